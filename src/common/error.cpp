@@ -1,0 +1,29 @@
+#include "common/error.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace spark {
+
+std::string Error::describe() const {
+  std::string text = where_.empty() ? std::string(what()) : where_ + ": " + what();
+  if (!hint_.empty()) text += "\n  to fix: " + hint_;
+  return text;
+}
+
+void throw_if_any(const std::vector<Fault>& faults, const std::string& subject, const std::string& hint) {
+  if (faults.empty()) return;
+  std::string text = std::to_string(faults.size()) + (faults.size() == 1 ? " fault" : " faults");
+  for (const Fault& fault : faults) {
+    text += "\n  " + (fault.where.empty() ? std::string() : fault.where + ": ") + fault.what;
+    if (!fault.hint.empty()) text += " (" + fault.hint + ")";
+  }
+  throw Error(text, subject, hint);
+}
+
+void check_failed(const char* expression, const char* file, int line) {
+  std::fprintf(stderr, "internal error: %s does not hold (%s:%d)\n", expression, file, line);
+  std::abort();
+}
+
+}  // namespace spark

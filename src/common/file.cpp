@@ -1,0 +1,118 @@
+#include "common/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "common/error.h"
+
+namespace spark {
+namespace {
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+[[noreturn]] void fail(const std::string& path, const char* doing) {
+  throw Error(std::string(doing) + ": " + std::strerror(errno), path);
+}
+
+size_t regular_size(int fd, const std::string& path) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) fail(path, "cannot be examined");
+  if (S_ISDIR(info.st_mode)) throw Error("is a folder, not a file", path);
+  return static_cast<size_t>(info.st_size);
+}
+
+void sync_folder_of(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+  const Descriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() >= 0) (void)::fsync(fd.get());
+}
+
+}  // namespace
+
+std::string read_file(const std::string& path, size_t max_bytes) {
+  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) fail(path, "cannot be opened");
+  std::string content;
+  content.reserve(std::min(regular_size(fd.get(), path), max_bytes));
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t count = ::read(fd.get(), buffer, sizeof buffer);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(path, "cannot be read");
+    if (count == 0) return content;
+    content.append(buffer, static_cast<size_t>(count));
+    if (content.size() > max_bytes) throw Error("is larger than " + std::to_string(max_bytes) + " bytes", path);
+  }
+}
+
+void write_file_atomic(const std::string& path, std::string_view content, unsigned mode) {
+  std::string temporary = path + ".XXXXXX";
+  const Descriptor fd(::mkostemp(temporary.data(), O_CLOEXEC));
+  if (fd.get() < 0) fail(path, "cannot be created");
+  try {
+    while (!content.empty()) {
+      const ssize_t count = ::write(fd.get(), content.data(), content.size());
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) fail(path, "cannot be written");
+      content.remove_prefix(static_cast<size_t>(count));
+    }
+    if (::fchmod(fd.get(), static_cast<mode_t>(mode)) != 0) fail(path, "cannot be given its mode");
+    if (::fsync(fd.get()) != 0) fail(path, "cannot be synced to disk");
+    if (::rename(temporary.c_str(), path.c_str()) != 0) fail(path, "cannot be put in place");
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  sync_folder_of(path);
+}
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) fail(path, "cannot be opened");
+  size_ = regular_size(fd.get(), path);
+  if (size_ == 0) return;
+  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (address == MAP_FAILED) fail(path, "cannot be mapped");
+  data_ = static_cast<const uint8_t*>(address);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  if (this != &other) {
+    release();
+    path_ = std::move(other.path_);
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+  }
+  return *this;
+}
+
+MappedFile::~MappedFile() { release(); }
+
+void MappedFile::release() noexcept {
+  if (data_ != nullptr) ::munmap(const_cast<uint8_t*>(data_), size_);
+}
+
+}  // namespace spark

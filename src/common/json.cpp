@@ -1,0 +1,219 @@
+#include "common/json.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace spark {
+namespace {
+
+// Rejects what nlohmann's parser accepts but a strict reader must not: repeated keys and unbounded nesting.
+class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
+  using Base = nlohmann::detail::json_sax_dom_parser<Json>;
+
+ public:
+  StrictBuilder(Json& result, const JsonLimits& limits) : Base(result, true), limits_(limits) {}
+
+  bool start_object(std::size_t n) {
+    keys_.emplace_back();
+    return deeper() && Base::start_object(n);
+  }
+  bool end_object() {
+    keys_.pop_back();
+    --depth_;
+    return Base::end_object();
+  }
+  bool start_array(std::size_t n) { return deeper() && Base::start_array(n); }
+  bool end_array() {
+    --depth_;
+    return Base::end_array();
+  }
+  bool key(std::string& name) {
+    if (!keys_.back().insert(name).second) throw Error("key \"" + name + "\" stands twice in one object");
+    return Base::key(name);
+  }
+
+ private:
+  bool deeper() {
+    if (++depth_ > limits_.max_depth) {
+      throw Error("nested deeper than " + std::to_string(limits_.max_depth) + " levels");
+    }
+    return true;
+  }
+
+  JsonLimits limits_;
+  size_t depth_ = 0;
+  std::vector<std::set<std::string>> keys_;
+};
+
+std::string line_and_column(std::string_view text, size_t byte) {
+  const std::string_view before = text.substr(0, std::min(byte, text.size()));
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const size_t newline = before.rfind('\n');
+  const size_t column = newline == std::string_view::npos ? before.size() : before.size() - newline - 1;
+  return "line " + std::to_string(line) + ", column " + std::to_string(column);
+}
+
+const char* kind_of(const Json& value) {
+  switch (value.type()) {
+    case Json::value_t::null: return "null";
+    case Json::value_t::object: return "an object";
+    case Json::value_t::array: return "an array";
+    case Json::value_t::string: return "a string";
+    case Json::value_t::boolean: return "a boolean";
+    default: return "a number";
+  }
+}
+
+std::string child(const std::string& path, std::string_view key) {
+  return path.empty() ? std::string(key) : path + "." + std::string(key);
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& source, const JsonLimits& limits) {
+  if (text.size() > limits.max_bytes) {
+    throw Error("is " + std::to_string(text.size()) + " bytes long; the limit is " +
+                    std::to_string(limits.max_bytes),
+                source);
+  }
+  Json root;
+  StrictBuilder builder(root, limits);
+  try {
+    Json::sax_parse(text.begin(), text.end(), &builder);
+  } catch (const Json::parse_error& error) {
+    std::string message = error.what();
+    const size_t cut = message.find("parse error");
+    if (cut != std::string::npos) message = message.substr(cut);
+    throw Error("is not valid JSON at " + line_and_column(text, error.byte) + ": " + message, source);
+  } catch (const Json::out_of_range& error) {
+    throw Error(std::string("has a number outside the range of a double: ") + error.what(), source);
+  } catch (const Error& error) {
+    throw Error(error.what(), source);
+  }
+  return root;
+}
+
+std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates) {
+  std::optional<std::string> best;
+  size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;
+  for (const std::string& candidate : candidates) {
+    std::vector<size_t> row(candidate.size() + 1);
+    for (size_t j = 0; j < row.size(); ++j) row[j] = j;
+    for (size_t i = 1; i <= word.size(); ++i) {
+      size_t diagonal = row[0];
+      row[0] = i;
+      for (size_t j = 1; j <= candidate.size(); ++j) {
+        const size_t substitute = diagonal + (word[i - 1] == candidate[j - 1] ? 0 : 1);
+        diagonal = row[j];
+        row[j] = std::min({substitute, row[j] + 1, row[j - 1] + 1});
+      }
+    }
+    if (row.back() < best_distance) {
+      best_distance = row.back();
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+void JsonReader::fault(std::string what, std::string hint) const {
+  faults_->push_back({path_, std::move(what), std::move(hint)});
+}
+
+bool JsonReader::expect(bool matches, const char* kind) const {
+  if (value_ == nullptr) {
+    fault("is missing");
+    return false;
+  }
+  if (!matches) fault(std::string("must be ") + kind + ", not " + kind_of(*value_));
+  return matches;
+}
+
+JsonReader JsonReader::field(std::string_view key) const {
+  if (value_ != nullptr && value_->is_object()) {
+    const auto found = value_->find(std::string(key));
+    if (found != value_->end()) return {*found, child(path_, key), *faults_};
+  }
+  return {child(path_, key), *faults_};
+}
+
+JsonReader JsonReader::item(size_t index) const {
+  const std::string path = path_ + "[" + std::to_string(index) + "]";
+  if (value_ != nullptr && value_->is_array() && index < value_->size()) return {(*value_)[index], path, *faults_};
+  return {path, *faults_};
+}
+
+std::vector<JsonReader> JsonReader::items() const {
+  std::vector<JsonReader> result;
+  if (!expect(value_ != nullptr && value_->is_array(), "an array")) return result;
+  for (size_t i = 0; i < value_->size(); ++i) result.push_back(item(i));
+  return result;
+}
+
+std::vector<std::pair<std::string, JsonReader>> JsonReader::members() const {
+  std::vector<std::pair<std::string, JsonReader>> result;
+  if (!expect(value_ != nullptr && value_->is_object(), "an object")) return result;
+  for (auto it = value_->begin(); it != value_->end(); ++it) {
+    result.emplace_back(it.key(), JsonReader(it.value(), child(path_, it.key()), *faults_));
+  }
+  return result;
+}
+
+std::string JsonReader::string(std::string fallback) const {
+  return expect(value_ != nullptr && value_->is_string(), "a string") ? value_->get<std::string>() : fallback;
+}
+
+int64_t JsonReader::integer(int64_t low, int64_t high, int64_t fallback) const {
+  if (!expect(value_ != nullptr && value_->is_number_integer(), "an integer")) return fallback;
+  const bool too_large = value_->is_number_unsigned() &&
+                         value_->get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  const int64_t result = too_large ? std::numeric_limits<int64_t>::max() : value_->get<int64_t>();
+  if (too_large || result < low || result > high) {
+    const bool open_high = high == std::numeric_limits<int64_t>::max();
+    fault("is " + value_->dump() + "; it must be " +
+          (open_high ? "at least " + std::to_string(low)
+                     : "between " + std::to_string(low) + " and " + std::to_string(high)));
+    return fallback;
+  }
+  return result;
+}
+
+double JsonReader::number(double low, double high, double fallback) const {
+  if (!expect(value_ != nullptr && value_->is_number(), "a number")) return fallback;
+  const double result = value_->get<double>();
+  if (!std::isfinite(result) || result < low || result > high) {
+    fault("is " + value_->dump() + "; it must be between " + Json(low).dump() + " and " + Json(high).dump());
+    return fallback;
+  }
+  return result;
+}
+
+bool JsonReader::boolean(bool fallback) const {
+  return expect(value_ != nullptr && value_->is_boolean(), "true or false") ? value_->get<bool>() : fallback;
+}
+
+std::optional<std::string> JsonReader::optional_string() const {
+  return present() ? std::optional(string()) : std::nullopt;
+}
+std::optional<int64_t> JsonReader::optional_integer(int64_t low, int64_t high) const {
+  return present() ? std::optional(integer(low, high)) : std::nullopt;
+}
+std::optional<double> JsonReader::optional_number(double low, double high) const {
+  return present() ? std::optional(number(low, high)) : std::nullopt;
+}
+std::optional<bool> JsonReader::optional_boolean() const {
+  return present() ? std::optional(boolean()) : std::nullopt;
+}
+
+void JsonReader::reject_unknown(const std::vector<std::string>& known) const {
+  if (value_ == nullptr || !value_->is_object()) return;
+  for (auto it = value_->begin(); it != value_->end(); ++it) {
+    if (std::find(known.begin(), known.end(), it.key()) != known.end()) continue;
+    const auto guess = nearest(it.key(), known);
+    faults_->push_back({child(path_, it.key()), "is not a known key",
+                        guess ? "did you mean \"" + *guess + "\"?" : std::string()});
+  }
+}
+
+}  // namespace spark

@@ -1,0 +1,81 @@
+// JSON as this project reads and writes it: order-preserving values, strict parsing, access that names the path of
+// every fault.
+//
+//   Json document = parse_json(read_file(path), path);          // throws Error with line and column
+//   Faults faults;
+//   JsonReader root(document, "", faults);
+//   int64_t mtu = root.field("mtu").integer(576, 9216);         // a fault is recorded, a default returned
+//   std::string name = root.field("name").string();
+//   root.reject_unknown({"mtu", "name"});                       // names the nearest known key
+//   throw_if_any(faults, path);
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/error.h"
+
+namespace spark {
+
+using Json = nlohmann::ordered_json;
+using Faults = std::vector<Fault>;
+
+struct JsonLimits {
+  size_t max_depth = 64;
+  size_t max_bytes = size_t{64} << 20;
+};
+
+// Strict RFC 8259: no comments, no duplicate keys, valid UTF-8, nothing after the value, bounded depth.
+// `source` names the text in errors (a file, "request body").
+Json parse_json(std::string_view text, const std::string& source, const JsonLimits& limits = {});
+
+// The candidate closest to `word` by edit distance, if any is close enough to be a likely typing error.
+std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates);
+
+// A view of one value and its path. Reading a value of the wrong kind or range records a fault and returns the
+// fallback, so one pass finds every fault. A missing value is a fault unless read through an `optional_*` call.
+class JsonReader {
+ public:
+  JsonReader(const Json& value, std::string path, Faults& faults)
+      : value_(&value), path_(std::move(path)), faults_(&faults) {}
+
+  bool present() const { return value_ != nullptr; }
+  const std::string& path() const { return path_; }
+  const Json* json() const { return value_; }
+
+  JsonReader field(std::string_view key) const;  // of an object; absent keys give a reader that is not present()
+  JsonReader item(size_t index) const;           // of an array
+  std::vector<JsonReader> items() const;         // all of an array; a fault when it is none
+  std::vector<std::pair<std::string, JsonReader>> members() const;  // all of an object, in file order
+
+  std::string string(std::string fallback = {}) const;
+  int64_t integer(int64_t low = std::numeric_limits<int64_t>::min(),
+                  int64_t high = std::numeric_limits<int64_t>::max(), int64_t fallback = 0) const;
+  double number(double low = -1e300, double high = 1e300, double fallback = 0) const;
+  bool boolean(bool fallback = false) const;
+
+  std::optional<std::string> optional_string() const;
+  std::optional<int64_t> optional_integer(int64_t low = std::numeric_limits<int64_t>::min(),
+                                          int64_t high = std::numeric_limits<int64_t>::max()) const;
+  std::optional<double> optional_number(double low = -1e300, double high = 1e300) const;
+  std::optional<bool> optional_boolean() const;
+
+  void reject_unknown(const std::vector<std::string>& known) const;
+  void fault(std::string what, std::string hint = {}) const;
+
+ private:
+  JsonReader(std::string path, Faults& faults) : value_(nullptr), path_(std::move(path)), faults_(&faults) {}
+  bool expect(bool matches, const char* kind) const;
+
+  const Json* value_;
+  std::string path_;
+  Faults* faults_;
+};
+
+}  // namespace spark

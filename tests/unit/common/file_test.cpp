@@ -1,0 +1,54 @@
+#include "common/file.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "common/error.h"
+#include "common/statistics.h"
+#include "common/table.h"
+#include "common/units.h"
+
+namespace spark {
+namespace {
+
+TEST(File, AtomicWriteReplacesAndLeavesNoTemporary) {
+  const auto folder = std::filesystem::temp_directory_path() / "spark-file-test";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directory(folder);
+  const std::string path = folder / "a";
+  write_file_atomic(path, "one");
+  write_file_atomic(path, "two", 0600);
+  EXPECT_EQ(read_file(path), "two");
+  struct stat info {};
+  ASSERT_EQ(::stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+  EXPECT_THROW(write_file_atomic(folder / "none" / "a", "x"), Error);
+  EXPECT_THROW(read_file(folder), Error);
+  EXPECT_THROW(read_file(path, 2), Error);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Units, ReadLikeAPersonWouldWrite) {
+  EXPECT_EQ(format_count(2845543), "2,845,543");
+  EXPECT_EQ(format_bytes(3758096384), "3.50 GiB");
+  EXPECT_EQ(format_bytes(12), "12 B");
+}
+
+TEST(Table, AlignsByDisplayWidth) {
+  Table table({{"name", Align::kLeft}, {"n", Align::kRight}});
+  table.add({"µs", "10"});
+  EXPECT_EQ(table.text(), "name   n\n----  --\nµs    10\n");
+}
+
+TEST(Statistics, QuantilesInterpolate) {
+  const double sample[] = {4, 1, 3, 2};
+  EXPECT_DOUBLE_EQ(median(sample), 2.5);
+  EXPECT_DOUBLE_EQ(quantile(sample, 1), 4);
+  EXPECT_NEAR(standard_deviation(sample), 1.2909944, 1e-6);
+}
+
+}  // namespace
+}  // namespace spark

@@ -1,0 +1,58 @@
+#include "common/json.h"
+
+#include <gtest/gtest.h>
+
+namespace spark {
+namespace {
+
+std::string error_of(std::string_view text) {
+  try {
+    parse_json(text, "file.json");
+  } catch (const Error& error) {
+    return error.describe();
+  }
+  return "";
+}
+
+TEST(ParseJson, KeepsOrderAndReportsPosition) {
+  const Json value = parse_json(R"({"b":1,"a":[true,null,"x"]})", "t");
+  EXPECT_EQ(value.dump(), R"({"b":1,"a":[true,null,"x"]})");
+  EXPECT_NE(error_of("{\n  \"a\": 1,\n}").find("file.json: is not valid JSON at line 3"), std::string::npos);
+}
+
+TEST(ParseJson, RefusesWhatStrictReadersMustRefuse) {
+  EXPECT_NE(error_of(R"({"a":1,"a":2})").find("stands twice"), std::string::npos);
+  EXPECT_NE(error_of(std::string(100, '[')).find("nested deeper"), std::string::npos);
+  EXPECT_FALSE(error_of("1 2").empty());
+  EXPECT_FALSE(error_of("\"\xff\"").empty());
+  EXPECT_FALSE(error_of("1e999").empty());
+  EXPECT_FALSE(error_of("// x\n1").empty());
+  EXPECT_FALSE(error_of("").empty());
+}
+
+TEST(JsonReader, CollectsEveryFaultWithItsPath) {
+  const Json value = parse_json(R"({"nodes":[{"mtu":"9000"},{"mtu":5,"nmae":1}]})", "t");
+  Faults faults;
+  const JsonReader root(value, "", faults);
+  for (const JsonReader& node : root.field("nodes").items()) {
+    node.field("mtu").integer(576, 9216);
+    node.reject_unknown({"mtu", "name"});
+  }
+  root.field("absent").string();
+  ASSERT_EQ(faults.size(), 4u);
+  EXPECT_EQ(faults[0].where, "nodes[0].mtu");
+  EXPECT_EQ(faults[0].what, "must be an integer, not a string");
+  EXPECT_EQ(faults[1].where, "nodes[1].mtu");
+  EXPECT_EQ(faults[2].hint, "did you mean \"name\"?");
+  EXPECT_EQ(faults[3].what, "is missing");
+}
+
+TEST(JsonReader, IntegersBeyondInt64AreFaultsNotWraps) {
+  const Json value = parse_json("18446744073709551615", "t");
+  Faults faults;
+  EXPECT_EQ(JsonReader(value, "x", faults).integer(0), 0);
+  EXPECT_EQ(faults.size(), 1u);
+}
+
+}  // namespace
+}  // namespace spark
