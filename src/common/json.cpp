@@ -96,7 +96,8 @@ Json parse_json(std::string_view text, const std::string& source, const JsonLimi
 
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates) {
   std::optional<std::string> best;
-  size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;
+  // A transposition costs two edits; a wholly different short word must not be suggested.
+  size_t best_distance = std::min(std::max<size_t>(2, word.size() / 3) + 1, word.size());
   for (const std::string& candidate : candidates) {
     std::vector<size_t> row(candidate.size() + 1);
     for (size_t j = 0; j < row.size(); ++j) row[j] = j;
