@@ -1,0 +1,44 @@
+// What a scheduler sees of the model: sequences with caches, and steps over rows of them.
+//
+//   model.open_sequence(0);
+//   std::vector<StepRow> rows = {{.sequence = 0, .token = 0, .position = 0},
+//                                {.sequence = 0, .token = 128803, .position = 1, .wants_logits = true}};
+//   std::span<const float> logits = model.run(rows);     // [1][vocab_size]
+//   model.close_sequence(0);
+//
+// Rows of one sequence are contiguous within a step, at consecutive ascending positions. The first position of a step may
+// lie below the sequence's length: the rows from there on are replaced (a rejected draft, a truncated history). A row's
+// result never depends on the other sequences of the step, on how a prompt was cut into steps, or on the thread count.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace spark::engine {
+
+struct StepRow {
+  int32_t sequence = 0;  // slot, 0 .. max_sequences() - 1, opened before
+  int32_t token = 0;     // 0 .. vocab_size() - 1
+  int32_t position = 0;  // absolute, 0-based; at most the sequence's current length
+  bool wants_logits = false;
+};
+
+class StepModel {
+ public:
+  virtual ~StepModel() = default;
+
+  virtual int32_t vocab_size() const = 0;
+  virtual int32_t max_sequences() const = 0;
+  virtual int32_t max_context() const = 0;    // tokens of one sequence, prompt and output together
+  virtual int32_t max_step_rows() const = 0;  // rows of one step, all sequences together
+
+  // Makes the slot an empty sequence. Opening an open slot or closing a closed one is a programming error.
+  virtual void open_sequence(int32_t sequence) = 0;
+  virtual void close_sequence(int32_t sequence) = 0;
+
+  // Runs one step and returns FP32 logits [rows that want them][vocab_size], in row order; the span is valid until the
+  // next call. Not thread-safe: one thread drives a model. Throws Error on a failed disk read of an Engram table.
+  virtual std::span<const float> run(std::span<const StepRow> rows) = 0;
+};
+
+}  // namespace spark::engine
