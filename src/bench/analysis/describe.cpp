@@ -13,8 +13,9 @@ double student_t95(size_t degrees_of_freedom) {
     size_t df;
     double t;
   };
-  static constexpr Entry kTable[] = {{1, 12.706}, {2, 4.303},  {3, 3.182},  {4, 2.776},  {5, 2.571},  {6, 2.447},
-                                     {7, 2.365},  {8, 2.306},  {9, 2.262},  {10, 2.228}, {12, 2.179}, {15, 2.131},
+  static constexpr Entry kTable[] = {{1, 12.706}, {2, 4.303},  {3, 3.182},  {4, 2.776},
+                                     {5, 2.571},  {6, 2.447},  {7, 2.365},  {8, 2.306},
+                                     {9, 2.262},  {10, 2.228}, {12, 2.179}, {15, 2.131},
                                      {20, 2.086}, {30, 2.042}, {60, 2.000}, {120, 1.980}};
   double result = std::numeric_limits<double>::quiet_NaN();
   for (const Entry& entry : kTable) {

@@ -24,7 +24,8 @@ Description describe(std::span<const double> values);
 // Two-sided 95 % quantile of Student's t: a conservative step function of the tabulated degrees of freedom.
 double student_t95(size_t degrees_of_freedom);
 
-// Whether a point needs no further sample: `minimum` reached and the interval within `precision_pct`, or `maximum` reached.
+// Whether a point needs no further sample: `minimum` reached and the interval within `precision_pct`, or
+// `maximum` reached.
 bool converged(const Description& point, size_t minimum, size_t maximum, double precision_pct);
 
 }  // namespace spark::bench

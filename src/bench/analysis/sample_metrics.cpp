@@ -28,7 +28,8 @@ SampleMetrics sample_metrics(std::span<const StreamTiming> streams, double wall_
     }
   }
   if (wall_s > 0) result.tps = static_cast<double>(tokens) / wall_s;
-  if (window_tokens > 0 && last > first) result.decode_window_tps = static_cast<double>(window_tokens) / (last - first);
+  if (window_tokens > 0 && last > first)
+    result.decode_window_tps = static_cast<double>(window_tokens) / (last - first);
   if (!rates.empty()) result.per_stream_tps = mean(rates);
   if (!ttft.empty()) result.ttft_s = mean(ttft);
   return result;

@@ -17,10 +17,11 @@ struct StreamTiming {
 };
 
 struct SampleMetrics {
-  double tps = 0;                             // all tokens of streams that succeeded / wall time of the sample
-  std::optional<double> decode_window_tps;    // sum of (tokens - 1) / (last token anywhere - first token anywhere)
-  std::optional<double> per_stream_tps;       // mean over streams of (tokens - 1) / (last - first)
-  std::optional<double> ttft_s;               // mean time to first token
+  double tps = 0;  // all tokens of streams that succeeded / wall time of the sample
+  std::optional<double>
+      decode_window_tps;                 // sum of (tokens - 1) / (last token anywhere - first token anywhere)
+  std::optional<double> per_stream_tps;  // mean over streams of (tokens - 1) / (last - first)
+  std::optional<double> ttft_s;          // mean time to first token
 };
 
 SampleMetrics sample_metrics(std::span<const StreamTiming> streams, double wall_s);

@@ -13,25 +13,35 @@ const std::vector<Case>& all_cases() {
   static const std::vector<Case> kCases = {
       {.name = "prose",
        .title = "technical prose",
-       .prompt = "Write a careful explanation, in flowing paragraphs without lists, of how a language model server uses "
-                 "a small draft model to produce several tokens per step. Say why the answers keep exactly the same "
-                 "distribution, what decides how many drafts are accepted, what a rejected draft costs, and how the gain "
+       .prompt = "Write a careful explanation, in flowing paragraphs without lists, of how a language model "
+                 "server uses "
+                 "a small draft model to produce several tokens per step. Say why the answers keep exactly "
+                 "the same "
+                 "distribution, what decides how many drafts are accepted, what a rejected draft costs, and "
+                 "how the gain "
                  "changes when many users are served at once compared with a single one."},
       {.name = "code",
        .title = "Python source",
-       .prompt = "Implement a least-recently-used cache in Python using nothing outside the standard library. Give it type "
-                 "hints, constant-time get and put, a check that the capacity is positive, and a short program at the end "
-                 "that shows an entry being evicted. Close with one paragraph about its time and memory complexity."},
+       .prompt = "Implement a least-recently-used cache in Python using nothing outside the standard "
+                 "library. Give it type "
+                 "hints, constant-time get and put, a check that the capacity is positive, and a short "
+                 "program at the end "
+                 "that shows an entry being evicted. Close with one paragraph about its time and memory "
+                 "complexity."},
       {.name = "prose-fixed",
        .title = "technical prose, thinking off, exactly 256 tokens",
-       .prompt = "Write a continuous essay of roughly nine hundred words about how cities have brought in fresh water, from "
-                 "early wells and aqueducts to modern treatment plants. Use paragraphs only: no headings and no lists.",
+       .prompt = "Write a continuous essay of roughly nine hundred words about how cities have brought in "
+                 "fresh water, from "
+                 "early wells and aqueducts to modern treatment plants. Use paragraphs only: no headings and "
+                 "no lists.",
        .thinking = false,
        .fixed_length = true},
       {.name = "code-fixed",
        .title = "Python source, thinking off, exactly 256 tokens",
-       .prompt = "Write a complete Python module that evaluates arithmetic expressions with parentheses, variables and unary "
-                 "minus: a tokenizer, a recursive-descent parser, an evaluator, and a full set of unit tests. Print the "
+       .prompt = "Write a complete Python module that evaluates arithmetic expressions with parentheses, "
+                 "variables and unary "
+                 "minus: a tokenizer, a recursive-descent parser, an evaluator, and a full set of unit "
+                 "tests. Print the "
                  "source only.",
        .thinking = false,
        .fixed_length = true},
@@ -54,7 +64,8 @@ std::vector<Case> select_cases(const std::string& names) {
                   guess ? "did you mean \"" + *guess + "\"?" : "known cases: " + all);
     }
     const Case& chosen = all_cases()[static_cast<size_t>(found - known.begin())];
-    const bool repeated = std::any_of(result.begin(), result.end(), [&](const Case& c) { return c.name == chosen.name; });
+    const bool repeated =
+        std::any_of(result.begin(), result.end(), [&](const Case& c) { return c.name == chosen.name; });
     if (!repeated) result.push_back(chosen);
   }
   if (result.empty()) throw Error("names no case", "--cases");

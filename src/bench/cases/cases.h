@@ -1,5 +1,5 @@
-// What a benchmark asks: prompts, budgets, modes. The prompts are frozen: a change of wording changes prompt_set_id(), and
-// figures of different prompt sets are never compared.
+// What a benchmark asks: prompts, budgets, modes. The prompts are frozen: a change of wording changes
+// prompt_set_id(), and figures of different prompt sets are never compared.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ namespace spark::bench {
 
 struct Case {
   std::string name;
-  std::string title;              // a few words for a person
+  std::string title;  // a few words for a person
   std::string prompt;
-  std::optional<bool> thinking;   // nullopt: the server's default
+  std::optional<bool> thinking = std::nullopt;  // nullopt: the server's default
   int32_t max_tokens = 256;
-  bool fixed_length = false;      // min_tokens = max_tokens and ignore_eos: every sample has the same work
+  bool fixed_length = false;  // min_tokens = max_tokens and ignore_eos: every sample has the same work
   double temperature = 0;
   int64_t seed = 42;
 };
