@@ -8,15 +8,17 @@
 // multiple of the block. Block g covers elements g*B .. g*B+B-1 and owns scales[g]. A size that does not fit
 // is a programming error.
 //
-// | name               | codes                              | scale            | rule | | fp8_block32 | E4M3,
-// n bytes                      | UE8M0, n/32      | 2^ceil(log2(max(amax, 1e-4) * FP32(1/448)))| |
-// fp4_block32_ue8m0  | E2M1, n/2 bytes, even element low  | UE8M0, n/32      | 2^ceil(log2(max(amax,
-// 6*2^-126)*FP32(1/6)))| | fp4_block16_e4m3   | E2M1, n/2 bytes, even element low  | E4M3, n/16       |
-// e4m3(max(amax, 6*2^-9) / 6), true division |
+// fp8_block32: E4M3 codes, n bytes; UE8M0 scales, n/32:
+//   scale = 2^ceil(log2(max(amax, 1e-4) * FP32(1/448)))
+// fp4_block32_ue8m0: E2M1 codes, n/2 bytes, even element in the low nibble; UE8M0 scales, n/32:
+//   scale = 2^ceil(log2(max(amax, 6 * 2^-126) * FP32(1/6)))
+// fp4_block16_e4m3: E2M1 codes, n/2 bytes, even element in the low nibble; E4M3 scales, n/16:
+//   scale = e4m3(max(amax, 6 * 2^-9) / 6), a true division
 //
-// amax is the largest magnitude of the block. Each code is the nearest (ties to even) to clamp(x / decoded
-// scale), in FP32. Where they are used: fp8_block32 for the inputs of FP8 and FP4 GEMMs and for window
-// records, fp4_block32_ue8m0 for index queries and keys, fp4_block16_e4m3 for compressed main entries.
+// amax is the block's largest magnitude. Each code is the
+// nearest (ties to even) to clamp(x / decoded scale), in FP32. Where they are used: fp8_block32 for the
+// inputs of FP8 and FP4 GEMMs and for window records, fp4_block32_ue8m0 for index queries and keys,
+// fp4_block16_e4m3 for compressed main entries.
 //
 // A block with an infinity or a NaN gets the NaN scale (UE8M0 255, E4M3 0x7F) and zero codes, so that all of
 // it decodes to NaN: a broken activation must stay visible.

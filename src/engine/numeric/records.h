@@ -4,7 +4,7 @@
 //   encode_window_record(kv, record);                       // kv: 512 BF16, after norm and rotation
 //   decode_window_record(record, kv_again);
 //
-// | record | content                                            | bytes for width w | real size |
+// | record | content                                            | bytes for width w | real size   |
 // | window | E4M3 [w], UE8M0 [w/32]           (fp8_block32)       | w + w/32          | 528 (512) |
 // | main   | E2M1 [w/2], E4M3 [w/16]          (fp4_block16_e4m3)  | w/2 + w/16        | 288 (512) |
 // | index  | E2M1 [w/2], UE8M0 [w/32]         (fp4_block32_ue8m0) | w/2 + w/32        |  68 (128) |
