@@ -81,6 +81,15 @@ struct StreamMeanArgs {
   int64_t out_stride = 0;
 };
 
+// out[i] = in[row[i]]: the rows whose logits are wanted, before the vocabulary head.
+struct GatherRowsArgs {
+  int32_t rows = 0;  // of out
+  int32_t cols = 0;
+  const uint16_t* in = nullptr;  // BF16 [..][cols]
+  const int32_t* row = nullptr;  // [rows], indices into `in`
+  uint16_t* out = nullptr;       // BF16 [rows][cols]
+};
+
 // Engram injection, per row and stream k, with key[k] = kv[k*D ..], val = kv[S*D ..], w[k] = q_weight[k] *
 // k_weight[k]:
 //   rs = rsqrt(mean(h[k]^2) + eps) * rsqrt(mean(key[k]^2) + eps);  dot = (sum_d h*w*key) * rs * D^-0.5
