@@ -18,12 +18,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-class Descriptor {
+class PipeEnd {
  public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() { close(); }
+  explicit PipeEnd(int fd = -1) : fd_(fd) {}
+  PipeEnd(const PipeEnd&) = delete;
+  PipeEnd& operator=(const PipeEnd&) = delete;
+  ~PipeEnd() { close(); }
   int get() const { return fd_; }
   void reset(int fd) {
     close();
@@ -39,11 +39,12 @@ class Descriptor {
 };
 
 struct Pipe {
-  Descriptor read_end;
-  Descriptor write_end;
+  PipeEnd read_end;
+  PipeEnd write_end;
   Pipe() {
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw Error(std::string("cannot create a pipe: ") + std::strerror(errno));
+    if (::pipe2(ends, O_CLOEXEC) != 0)
+      throw Error(std::string("cannot create a pipe: ") + std::strerror(errno));
     read_end.reset(ends[0]);
     write_end.reset(ends[1]);
   }
@@ -92,12 +93,13 @@ class Child {
 };
 
 // Appends what can be read now; closes the descriptor at its end.
-void drain(Descriptor& from, std::string& into, size_t limit, const std::string& name) {
+void drain(PipeEnd& from, std::string& into, size_t limit, const std::string& name) {
   char buffer[65536];
   const ssize_t count = ::read(from.get(), buffer, sizeof buffer);
   if (count > 0) {
     into.append(buffer, static_cast<size_t>(count));
-    if (into.size() > limit) throw Error("wrote more than " + std::to_string(limit) + " bytes and was stopped", name);
+    if (into.size() > limit)
+      throw Error("wrote more than " + std::to_string(limit) + " bytes and was stopped", name);
   } else if (count == 0 || (errno != EAGAIN && errno != EINTR)) {
     from.close();
   }
@@ -116,7 +118,8 @@ ProcessResult run_process(const std::vector<std::string>& arguments, const Proce
   const pid_t pid = ::fork();
   if (pid < 0) throw Error(std::string("cannot be started: ") + std::strerror(errno), name);
   if (pid == 0) {
-    become(argv.data(), options.directory.c_str(), out.write_end.get(), err.write_end.get(), report.write_end.get());
+    become(argv.data(), options.directory.c_str(), out.write_end.get(), err.write_end.get(),
+           report.write_end.get());
   }
   Child child(pid);
   out.write_end.close();

@@ -3,7 +3,8 @@
 //   ProcessResult result = run_process({"git", "ls-files", "-z"}, {.directory = root, .timeout_s = 20});
 //   if (result.exit_code != 0) throw Error("git failed: " + result.error, root);
 //
-// A program that cannot be started, outlives its limit (it is killed) or writes too much is an Error that names it.
+// A program that cannot be started, outlives its limit (it is killed) or writes too much is an Error that
+// names it.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +14,9 @@
 namespace spark {
 
 struct ProcessOptions {
-  std::string directory;                          // working directory; empty: this process's
-  double timeout_s = 30;                          // killed (with its process group) after that
-  size_t max_output_bytes = size_t{64} << 20;     // per stream
+  std::string directory;                       // working directory; empty: this process's
+  double timeout_s = 30;                       // killed (with its process group) after that
+  size_t max_output_bytes = size_t{64} << 20;  // per stream
 };
 
 struct ProcessResult {

@@ -4,8 +4,8 @@
 //                       "is 6, the startup threshold is 5", "startup_memguard_gib above memguard_gib",
 //                       "raise host.startup_memguard_gib to 8 or lower host.memguard_gib to 3"});
 //
-// An error means broken or dangerous now; a warning means latent, cheap or unreadable. What cannot be read is never
-// clean. `rule` is stable: scripts may rely on it, and docs/doctor.md has a section of that name.
+// An error means broken or dangerous now; a warning means latent, cheap or unreadable. What cannot be read is
+// never clean. `rule` is stable: scripts may rely on it, and docs/doctor.md has a section of that name.
 #pragma once
 
 #include <string>
@@ -16,13 +16,13 @@ namespace spark::ops {
 enum class Severity { kWarning, kError };
 
 struct Finding {
-  std::string rule;                       // stable id, such as "fabric.subnets"
+  std::string rule;  // stable id, such as "fabric.subnets"
   Severity severity = Severity::kError;
-  std::string file;                       // the file to look at, relative to the repository; may be empty
-  std::string where;                      // a path in it, such as "nodes[2].roce_peer_hcas.1", or a node's name
-  std::string evidence;                   // what was seen: "names rocep1s0f0 twice"
-  std::string expected;                   // what should be there instead
-  std::string fix;                        // what to do, as a command or an edit
+  std::string file;      // the file to look at, relative to the repository; may be empty
+  std::string where;     // a path in it, such as "nodes[2].roce_peer_hcas.1", or a node's name
+  std::string evidence;  // what was seen: "names rocep1s0f0 twice"
+  std::string expected;  // what should be there instead
+  std::string fix;       // what to do, as a command or an edit
 
   bool operator==(const Finding&) const = default;
 };

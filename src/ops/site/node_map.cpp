@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "ops/site/json_object.h"
+
 namespace spark::ops {
 namespace {
 
@@ -31,16 +33,19 @@ void read_peers(const JsonReader& reader, const JsonReader& all_nodes, Node& nod
       continue;
     }
     std::string hint = "keys are the peers' ranks, such as \"0\"";
-    for (const JsonReader& other : all_nodes.json()->is_array() ? all_nodes.items() : std::vector<JsonReader>{}) {
+    for (const JsonReader& other :
+         all_nodes.json()->is_array() ? all_nodes.items() : std::vector<JsonReader>{}) {
       const Json* entry = other.json();
       if (!entry->is_object() || !entry->contains("name") || !entry->contains("rank")) continue;
-      if ((*entry)["name"] == key) hint = "that node's rank is " + (*entry)["rank"].dump() + ": use it as the key";
+      if ((*entry)["name"] == key)
+        hint = "that node's rank is " + (*entry)["rank"].dump() + ": use it as the key";
     }
     value.fault("is not a rank", hint);
   }
 }
 
 MeshPort read_mesh_port(const std::string& device, const JsonReader& reader) {
+  if (!require_object(reader)) return {};
   reader.reject_unknown({"netdev", "pci", "mac", "address"});
   return {device, reader.field("netdev").string(), reader.field("pci").string(), reader.field("mac").string(),
           reader.field("address").string()};
@@ -48,12 +53,10 @@ MeshPort read_mesh_port(const std::string& device, const JsonReader& reader) {
 
 Node read_node(const JsonReader& reader, const JsonReader& all_nodes) {
   Node node;
-  if (reader.members().empty()) {
-    if (reader.json()->is_object()) reader.fault("is empty");
-    return node;
-  }
-  reader.reject_unknown({"name", "ssh_host", "rank", "management_ip", "head", "roce_gid_index", "roce_peer_hcas",
-                         "roce_subnets", "management_interface", "mesh_ports", "mesh_hairpin_queue_size"});
+  if (!require_object(reader)) return node;
+  reader.reject_unknown({"name", "ssh_host", "rank", "management_ip", "head", "roce_gid_index",
+                         "roce_peer_hcas", "roce_subnets", "management_interface", "mesh_ports",
+                         "mesh_hairpin_queue_size"});
   node.name = reader.field("name").string();
   node.ssh_host = reader.field("ssh_host").optional_string().value_or("");
   node.rank = reader.field("rank").integer(0, kMaxRank);
@@ -66,7 +69,8 @@ Node read_node(const JsonReader& reader, const JsonReader& all_nodes) {
   }
   node.management_interface = reader.field("management_interface").optional_string().value_or("");
   if (const JsonReader ports = reader.field("mesh_ports"); ports.present()) {
-    for (const auto& [device, value] : ports.members()) node.mesh_ports.push_back(read_mesh_port(device, value));
+    for (const auto& [device, value] : ports.members())
+      node.mesh_ports.push_back(read_mesh_port(device, value));
   }
   node.mesh_hairpin_queue_size = reader.field("mesh_hairpin_queue_size").optional_integer(1, 1 << 20);
   return node;
@@ -75,8 +79,8 @@ Node read_node(const JsonReader& reader, const JsonReader& all_nodes) {
 }  // namespace
 
 const PeerDevices* Node::peer(int64_t peer_rank) const {
-  const auto found =
-      std::find_if(peers.begin(), peers.end(), [&](const PeerDevices& entry) { return entry.rank == peer_rank; });
+  const auto found = std::find_if(peers.begin(), peers.end(),
+                                  [&](const PeerDevices& entry) { return entry.rank == peer_rank; });
   return found == peers.end() ? nullptr : &*found;
 }
 

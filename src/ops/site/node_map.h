@@ -3,7 +3,8 @@
 //
 //   Faults faults;
 //   NodeMap map = read_node_map(parse_json(text, path), faults);  // every fault with its path, such as
-//   throw_if_any(faults, path);                                   // nodes[2].roce_peer_hcas.node1: is not a rank
+//   throw_if_any(faults, path);                                   // nodes[2].roce_peer_hcas.node1: is not a
+//   rank
 //
 // Reading checks form only. Whether the cables make a triangle or a ring is ops/fabric's business.
 #pragma once

@@ -3,13 +3,15 @@
 #include <cctype>
 #include <charconv>
 
+#include "ops/site/json_object.h"
+
 namespace spark::ops {
 namespace {
 
 constexpr double kMaxSeconds = 86400;
 
-
-// Values that Docker and the shell see as text. Booleans are refused: "True" is not what a server reads as a number.
+// Values that Docker and the shell see as text. Booleans are refused: "True" is not what a server reads as a
+// number.
 std::string read_scalar(const JsonReader& reader) {
   const Json* value = reader.json();
   if (value != nullptr && value->is_number()) return value->dump();
@@ -82,14 +84,7 @@ Mount read_mount(const JsonReader& reader, const std::string& home) {
 
 ContainerSpec read_container(const JsonReader& reader, const std::string& home) {
   ContainerSpec container;
-  if (!reader.present()) {
-    reader.fault("is missing");
-    return container;
-  }
-  if (!reader.json()->is_object()) {
-    reader.members();
-    return container;
-  }
+  if (!require_object(reader)) return container;
   reader.reject_unknown({"name", "image", "expected_labels", "docker_run_args", "mounts"});
   container.name = read_word(reader.field("name"));
   container.image = read_word(reader.field("image"));
@@ -99,7 +94,8 @@ ContainerSpec read_container(const JsonReader& reader, const std::string& home) 
   for (const JsonReader& item : reader.field("docker_run_args").items()) {
     container.docker_run_args.push_back(read_word(item));
   }
-  for (const JsonReader& item : reader.field("mounts").items()) container.mounts.push_back(read_mount(item, home));
+  for (const JsonReader& item : reader.field("mounts").items())
+    container.mounts.push_back(read_mount(item, home));
   return container;
 }
 
@@ -113,7 +109,7 @@ NativeSpec read_native(const JsonReader& engine, const std::string& home) {
 
 KernelRequirement read_kernel(const JsonReader& reader) {
   KernelRequirement kernel;
-  reader.members();  // a fault unless it is an object
+  if (!require_object(reader)) return kernel;
   reader.reject_unknown({"release", "page_size", "memory_saver_required"});
   kernel.release = reader.field("release").optional_string().value_or("");
   if (const JsonReader page = reader.field("page_size"); page.present()) {
@@ -129,17 +125,10 @@ KernelRequirement read_kernel(const JsonReader& reader) {
 
 HostSpec read_host(const JsonReader& reader) {
   HostSpec host;
-  if (!reader.present()) {
-    reader.fault("is missing");
-    return host;
-  }
-  if (!reader.json()->is_object()) {
-    reader.members();
-    return host;
-  }
+  if (!require_object(reader)) return host;
   reader.reject_unknown({"home", "memguard_gib", "memguard_interval_seconds", "startup_memguard_gib",
-                         "startup_memguard_interval_seconds", "startup_memguard_wait_seconds", "kernel", "kernel_policy",
-                         "nvme_coalescing"});
+                         "startup_memguard_interval_seconds", "startup_memguard_wait_seconds", "kernel",
+                         "kernel_policy", "nvme_coalescing"});
   host.home = read_word(reader.field("home"));
   if (reader.field("home").present() && (host.home.empty() || host.home[0] != '/')) {
     reader.field("home").fault("is \"" + host.home + "\"; it must be an absolute path");
@@ -180,14 +169,7 @@ int64_t read_port(const JsonReader& reader) {
 
 DeploymentSpec read_deployment(const JsonReader& reader, const std::string& home) {
   DeploymentSpec deployment;
-  if (!reader.present()) {
-    reader.fault("is missing");
-    return deployment;
-  }
-  if (!reader.json()->is_object()) {
-    reader.members();
-    return deployment;
-  }
+  if (!require_object(reader)) return deployment;
   reader.reject_unknown(
       {"launch_enabled", "repository", "branch", "path", "ready_url", "ready_timeout_seconds"});
   const auto filled = [&](const char* key) {
@@ -207,8 +189,7 @@ DeploymentSpec read_deployment(const JsonReader& reader, const std::string& home
 }
 
 void read_fabric(const JsonReader& reader, ClusterProfile& profile) {
-  if (reader.present()) {
-    reader.members();
+  if (reader.present() && require_object(reader)) {
     reader.reject_unknown({"transport", "mesh_paths"});
     profile.transport_name = reader.field("transport").optional_string().value_or(kDefaultTransport);
     profile.mesh_paths = reader.field("mesh_paths").optional_integer().value_or(2);
@@ -249,15 +230,16 @@ ClusterProfile read_profile(const Json& resolved, Faults& faults) {
     root.fault("must be an object");
     return profile;
   }
-  root.reject_unknown({"schema_version", "description", "promoted_baseline", "benchmark_reference", "nodes_config",
-                       "upstreams_config", "kernel_backend", "fabric", "container", "host", "environment",
-                       "serve_args", "engine", "distributed", "deployment", "tuning_origin"});
+  root.reject_unknown({"schema_version", "description", "promoted_baseline", "benchmark_reference",
+                       "nodes_config", "upstreams_config", "kernel_backend", "fabric", "container", "host",
+                       "environment", "serve_args", "engine", "distributed", "deployment", "tuning_origin"});
   root.field("schema_version").integer(1, 1, 1);
   root.field("description").optional_string();
   profile.promoted_baseline = root.field("promoted_baseline").string();
   profile.benchmark_reference = root.field("benchmark_reference").optional_string();
   profile.nodes_config = root.field("nodes_config").optional_string().value_or(profile.nodes_config);
-  profile.upstreams_config = root.field("upstreams_config").optional_string().value_or(profile.upstreams_config);
+  profile.upstreams_config =
+      root.field("upstreams_config").optional_string().value_or(profile.upstreams_config);
   profile.kernel_backend = root.field("kernel_backend").optional_string().value_or(kDefaultKernelFamily);
   read_fabric(root.field("fabric"), profile);
   read_engine_kind(root.field("engine"), profile);
@@ -268,7 +250,8 @@ ClusterProfile read_profile(const Json& resolved, Faults& faults) {
   } else {
     profile.native = read_native(root.field("engine"), home);
     if (root.field("container").present()) {
-      root.field("container").fault("has no meaning for the native engine, which runs as a unit", "remove it");
+      root.field("container")
+          .fault("has no meaning for the native engine, which runs as a unit", "remove it");
     }
   }
   read_environment(root.field("environment"), profile);
@@ -276,13 +259,14 @@ ClusterProfile read_profile(const Json& resolved, Faults& faults) {
     profile.serve_args.push_back(expand_home(read_word(item), home));
   }
   const JsonReader distributed = root.field("distributed");
-  distributed.members();
-  distributed.reject_unknown({"master_addr", "master_port"});
-  profile.distributed.master_addr = read_word(distributed.field("master_addr"));
-  profile.distributed.master_port = read_port(distributed.field("master_port"));
+  if (require_object(distributed)) {
+    distributed.reject_unknown({"master_addr", "master_port"});
+    profile.distributed.master_addr = read_word(distributed.field("master_addr"));
+    profile.distributed.master_port = read_port(distributed.field("master_port"));
+  }
   profile.deployment = read_deployment(root.field("deployment"), home);
   if (const JsonReader origin = root.field("tuning_origin"); origin.present()) {
-    origin.members();
+    require_object(origin);
     profile.tuning_origin = *origin.json();
   }
   return profile;

@@ -1,6 +1,6 @@
-// The cluster profile: what must run. This is its resolved form, in which inheritance, the site file and typed
-// engine settings have become plain values (ops/site/layers.h, ops/site/engine_render.h). A profile in the
-// reference deployment's format is already in this form.
+// The cluster profile: what must run. This is its resolved form, in which inheritance, the site file and
+// typed engine settings have become plain values (ops/site/layers.h, ops/site/engine_render.h). A profile in
+// the reference deployment's format is already in this form.
 //
 //   ClusterProfile profile = read_profile(document, faults);
 //   profile.environment.at("NCCL_ALGO"); profile.serve_args; profile.transport->neighbour_ring;
@@ -71,9 +71,9 @@ enum class EngineKind { kVllm, kNative };
 
 // How the native engine runs on a node: a systemd unit, not a container.
 struct NativeSpec {
-  std::string service;             // unit name without ".service"
-  std::string program;             // path of spark-engine on the nodes
-  int64_t memory_max_gib = 0;      // cgroup limit; swap is not used
+  std::string service;         // unit name without ".service"
+  std::string program;         // path of spark-engine on the nodes
+  int64_t memory_max_gib = 0;  // cgroup limit; swap is not used
 };
 
 struct ClusterProfile {

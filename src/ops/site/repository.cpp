@@ -21,7 +21,8 @@ bool leaves(const fs::path& relative) {
 Repository::Repository(std::string root) : root_(std::move(root)) {
   std::error_code error;
   const fs::path resolved = fs::canonical(root_, error);
-  if (error || !fs::is_directory(resolved)) throw Error("is not a directory", root_, "name the repository's root");
+  if (error || !fs::is_directory(resolved))
+    throw Error("is not a directory", root_, "name the repository's root");
   root_ = resolved.string();
 }
 

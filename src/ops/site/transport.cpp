@@ -18,7 +18,9 @@ constexpr std::array<KernelFamily, 2> kFamilies = {{{"b12x", "B12X"}, {"tilelang
 
 }  // namespace
 
-std::span<const TransportTraits> transports() { return kTransports; }
+std::span<const TransportTraits> transports() {
+  return kTransports;
+}
 
 const TransportTraits* find_transport(std::string_view name) {
   for (const TransportTraits& traits : kTransports) {
@@ -33,7 +35,9 @@ std::vector<std::string> transport_names() {
   return names;
 }
 
-std::span<const KernelFamily> kernel_families() { return kFamilies; }
+std::span<const KernelFamily> kernel_families() {
+  return kFamilies;
+}
 
 const KernelFamily* find_kernel_family(std::string_view name) {
   for (const KernelFamily& family : kFamilies) {

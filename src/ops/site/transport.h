@@ -1,5 +1,6 @@
-// The collective transports that a profile may name, and the kernel families, as data: everything that differs
-// between them is a column here, so that a rule asks `traits.neighbour_ring` rather than compares names.
+// The collective transports that a profile may name, and the kernel families, as data: everything that
+// differs between them is a column here, so that a rule asks `traits.neighbour_ring` rather than compares
+// names.
 #pragma once
 
 #include <optional>
@@ -10,7 +11,14 @@
 
 namespace spark::ops {
 
-enum class Transport { kOneshotDirect, kOneshotRing4, kRocenanteDirect, kRocenanteRing4, kRocenanteMesh4, kNcclRing };
+enum class Transport {
+  kOneshotDirect,
+  kOneshotRing4,
+  kRocenanteDirect,
+  kRocenanteRing4,
+  kRocenanteMesh4,
+  kNcclRing
+};
 
 struct TransportTraits {
   Transport id;
@@ -30,8 +38,8 @@ std::vector<std::string> transport_names();
 inline constexpr const char* kDefaultTransport = "rocenante-direct";
 
 struct KernelFamily {
-  const char* name;                   // kernel_backend, --linear-backend, --moe-backend, VLLM_DS41_KERNEL_BACKEND
-  const char* attention_backend;      // --attention-backend and the drafter's attention_backend
+  const char* name;               // kernel_backend, --linear-backend, --moe-backend, VLLM_DS41_KERNEL_BACKEND
+  const char* attention_backend;  // --attention-backend and the drafter's attention_backend
 };
 
 std::span<const KernelFamily> kernel_families();
