@@ -12,12 +12,12 @@ namespace spark::engine {
 //   draft[t] = argmax logits[t] (ties: lowest id);  confidence[t] = concat(x[t], m) . confidence_proj^T
 // The confidence is the raw logit of P(draft accepted | all before it accepted).
 struct DraftArgs {
-  StepRows step;
+  StepRows step = {};
   int32_t vocab = 0;
   int32_t hidden = 0;
-  int32_t rank = 0;              // width of the Markov embedding
-  const uint16_t* x = nullptr;   // BF16 [rows][hidden], collapsed streams before the final norm
-  const float* base = nullptr;   // FP32 [rows][vocab], vocabulary logits of the normalised x
+  int32_t rank = 0;                         // width of the Markov embedding
+  const uint16_t* x = nullptr;              // BF16 [rows][hidden], collapsed streams before the final norm
+  const float* base = nullptr;              // FP32 [rows][vocab], vocabulary logits of the normalised x
   const Weight* embed = nullptr;            // BF16 [vocab, rank]
   const Weight* head = nullptr;             // BF16 [vocab, rank]
   const Weight* confidence_proj = nullptr;  // BF16 [1, hidden + rank]
