@@ -15,12 +15,15 @@
 namespace spark::engine {
 namespace {
 
-int32_t bounded(int32_t asked, int32_t limit) { return asked > 0 ? std::min(asked, limit) : limit; }
+int32_t bounded(int32_t asked, int32_t limit) {
+  return asked > 0 ? std::min(asked, limit) : limit;
+}
 
 EngineOptions resolved(EngineOptions options, const StepModel& model) {
   options.max_step_rows = bounded(options.max_step_rows, model.max_step_rows());
   // One row at least for each running sequence, so that no stream waits for another.
-  options.max_sequences = std::min(bounded(options.max_sequences, model.max_sequences()), options.max_step_rows);
+  options.max_sequences =
+      std::min(bounded(options.max_sequences, model.max_sequences()), options.max_step_rows);
   options.max_context = bounded(options.max_context, model.max_context());
   return options;
 }
@@ -198,7 +201,8 @@ void Engine::Worker::take_aborts() {
     outputs_.emplace_back(sequence.get(), sequence->end(FinishReason::kAbort, {}, now_s));
   }
   for (const SequencePointer& sequence : running_) {
-    if (unwanted(sequence)) outputs_.emplace_back(sequence.get(), sequence->end(FinishReason::kAbort, {}, now_s));
+    if (unwanted(sequence))
+      outputs_.emplace_back(sequence.get(), sequence->end(FinishReason::kAbort, {}, now_s));
   }
   aborts_.clear();
   abort_all_ = false;
@@ -285,8 +289,10 @@ void Engine::Worker::finish_all(FinishReason reason, const std::string& error) {
 
 // Gives slots back and tells the observer, before the outputs go out: whoever has an answer finds it counted.
 void Engine::Worker::retire() {
-  std::stable_partition(running_.begin(), running_.end(), [](const SequencePointer& s) { return !s->finished(); });
-  const auto first = std::find_if(running_.begin(), running_.end(), [](const SequencePointer& s) { return s->finished(); });
+  std::stable_partition(running_.begin(), running_.end(),
+                        [](const SequencePointer& s) { return !s->finished(); });
+  const auto first =
+      std::find_if(running_.begin(), running_.end(), [](const SequencePointer& s) { return s->finished(); });
   for (auto it = first; it != running_.end(); ++it) {
     model_.close_sequence((*it)->slot());
     free_slots_.push_back((*it)->slot());
@@ -323,13 +329,23 @@ Engine::Engine(StepModel& model, const text::Tokenizer& tokenizer, const EngineO
     : worker_(std::make_unique<Worker>(model, tokenizer, options)) {}
 Engine::~Engine() = default;
 
-int32_t Engine::max_context() const { return worker_->options().max_context; }
-int32_t Engine::max_sequences() const { return worker_->options().max_sequences; }
+int32_t Engine::max_context() const {
+  return worker_->options().max_context;
+}
+int32_t Engine::max_sequences() const {
+  return worker_->options().max_sequences;
+}
 uint64_t Engine::submit(GenerationRequest request, OutputSink sink) {
   return worker_->submit(std::move(request), std::move(sink));
 }
-void Engine::abort(uint64_t request) { worker_->abort(request); }
-void Engine::abort_all() { worker_->abort_all(); }
-EngineLoad Engine::load() const { return worker_->load(); }
+void Engine::abort(uint64_t request) {
+  worker_->abort(request);
+}
+void Engine::abort_all() {
+  worker_->abort_all();
+}
+EngineLoad Engine::load() const {
+  return worker_->load();
+}
 
 }  // namespace spark::engine

@@ -4,9 +4,9 @@
 //   const uint64_t id = engine.submit(request, [](Output output) { post(output); });
 //   engine.abort(id);      // e.g. when the client is gone; its choices finish with kAbort
 //
-// Each choice of a request is a sequence with a slot of the model. A step has one row for every sequence that decodes, in
-// turn if they are too many, and fills up with chunks of prompts in order of admission. What a sequence computes depends on
-// its own tokens only, so batching, chunking and waiting never change an answer.
+// Each choice of a request is a sequence with a slot of the model. A step has one row for every sequence that
+// decodes, in turn if they are too many, and fills up with chunks of prompts in order of admission. What a
+// sequence computes depends on its own tokens only, so batching, chunking and waiting never change an answer.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ namespace spark::engine {
 struct EngineOptions {
   int32_t eos_token = 1;
   // 0 in the next three: as much as the model allows.
-  int32_t max_sequences = 0;  // running at once
-  int32_t max_step_rows = 0;  // rows of one step
-  int32_t max_context = 0;    // tokens of a sequence, prompt and answer
-  size_t max_waiting = 256;   // choices that wait; more are refused
+  int32_t max_sequences = 0;           // running at once
+  int32_t max_step_rows = 0;           // rows of one step
+  int32_t max_context = 0;             // tokens of a sequence, prompt and answer
+  size_t max_waiting = 256;            // choices that wait; more are refused
   EngineObserver* observer = nullptr;  // outlives the engine
 };
 
@@ -47,8 +47,8 @@ class Engine {
   int32_t max_context() const;
   int32_t max_sequences() const;
 
-  // May be called from any thread, like the rest. Throws Refused, or Error when the request does not fit the model; the
-  // sink is not called then.
+  // May be called from any thread, like the rest. Throws Refused, or Error when the request does not fit the
+  // model; the sink is not called then.
   uint64_t submit(GenerationRequest request, OutputSink sink);
   void abort(uint64_t request);
   void abort_all();

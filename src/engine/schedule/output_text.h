@@ -1,4 +1,5 @@
-// The text of an answer as its tokens come: whole characters, stop strings found, their possible beginnings held back.
+// The text of an answer as its tokens come: whole characters, stop strings found, their possible beginnings
+// held back.
 //
 //   OutputText text(tokenizer, request);
 //   if (auto stop = text.append(token, may_stop)) ...;   // the stop string that the token completed
@@ -21,7 +22,9 @@ class OutputText {
  public:
   // Both outlive this object.
   OutputText(const text::Tokenizer& tokenizer, const GenerationRequest& request)
-      : request_(&request), characters_(tokenizer, request.skip_special), stops_(request.stop, request.include_stop) {}
+      : request_(&request),
+        characters_(tokenizer, request.skip_special),
+        stops_(request.stop, request.include_stop) {}
 
   // Stop strings begin no earlier than the first token that may stop the answer.
   std::optional<std::string> append(int32_t token, bool may_stop) {

@@ -7,8 +7,12 @@ constexpr int kRounds = 10;
 constexpr uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
 constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
 
-uint32_t high(uint64_t value) { return static_cast<uint32_t>(value >> 32); }
-uint32_t low(uint64_t value) { return static_cast<uint32_t>(value); }
+uint32_t high(uint64_t value) {
+  return static_cast<uint32_t>(value >> 32);
+}
+uint32_t low(uint64_t value) {
+  return static_cast<uint32_t>(value);
+}
 
 }  // namespace
 

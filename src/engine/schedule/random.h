@@ -1,5 +1,5 @@
-// Random numbers as a function of (seed, position): nothing is kept between draws, so what a request draws does not
-// depend on the batch it runs in, on chunking, or on being paused and resumed.
+// Random numbers as a function of (seed, position): nothing is kept between draws, so what a request draws
+// does not depend on the batch it runs in, on chunking, or on being paused and resumed.
 //
 //   double u = uniform(seed, position);      // the only draw at this position
 //

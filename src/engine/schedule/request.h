@@ -42,8 +42,8 @@ struct TokenOutput {
   std::optional<TokenLogprobs> logprobs;
 };
 
-// What one step added to one choice. Text that may be the beginning of a stop string or of a character is held back, so
-// `text` need not be the text of `tokens`; over the whole answer they agree.
+// What one step added to one choice. Text that may be the beginning of a stop string or of a character is
+// held back, so `text` need not be the text of `tokens`; over the whole answer they agree.
 struct Output {
   int32_t choice = 0;
   std::vector<TokenOutput> tokens;
@@ -54,7 +54,8 @@ struct Output {
 // Called on the engine's thread, in order, until every choice has finished. Must neither block nor throw.
 using OutputSink = std::function<void(Output)>;
 
-// Times and counts of a choice that has finished; seconds on the monotonic clock, 0 when it did not come so far.
+// Times and counts of a choice that has finished; seconds on the monotonic clock, 0 when it did not come so
+// far.
 struct ChoiceRecord {
   FinishReason reason = FinishReason::kStop;
   int64_t prompt_tokens = 0;

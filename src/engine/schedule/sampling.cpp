@@ -87,7 +87,9 @@ void Sampler::keep_top_p(std::span<const float> logits, double top_p) {
   for (size_t ordered = 0; sum < top_p * total && count < kept_.size();) {
     const size_t end = std::min(kept_.size(), std::max<size_t>(256, ordered * 4));
     const auto from = kept_.begin() + static_cast<std::ptrdiff_t>(ordered);
-    std::partial_sort(from, kept_.begin() + static_cast<std::ptrdiff_t>(end), kept_.end(), by_logit(logits));
+    const auto to = kept_.begin() + static_cast<std::ptrdiff_t>(end);
+    std::nth_element(from, to, kept_.end(), by_logit(logits));
+    std::sort(from, to, by_logit(logits));
     ordered = end;
     while (count < ordered && sum < top_p * total) sum += weights_[static_cast<size_t>(kept_[count++])];
   }

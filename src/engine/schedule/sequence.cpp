@@ -6,16 +6,20 @@ namespace spark::engine {
 
 const char* name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kAbort: return "abort";
-    case FinishReason::kError: return "error";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kAbort:
+      return "abort";
+    case FinishReason::kError:
+      return "error";
   }
   return "error";
 }
 
-Sequence::Sequence(std::shared_ptr<const RequestState> state, int32_t choice, const text::Tokenizer& tokenizer,
-                   int32_t eos_token)
+Sequence::Sequence(std::shared_ptr<const RequestState> state, int32_t choice,
+                   const text::Tokenizer& tokenizer, int32_t eos_token)
     : state_(std::move(state)),
       choice_(choice),
       eos_token_(eos_token),
@@ -45,7 +49,8 @@ bool Sequence::add_rows(int32_t count, std::vector<StepRow>& rows) {
   return pending() == 0;
 }
 
-Output Sequence::advance(std::span<const float> logits, Sampler& sampler, double now_s, EngineObserver* observer) {
+Output Sequence::advance(std::span<const float> logits, Sampler& sampler, double now_s,
+                         EngineObserver* observer) {
   const GenerationRequest& request = state_->request;
   const bool may_stop = output_tokens_ >= request.min_tokens;
   const auto banned = may_stop ? std::span<const int32_t>() : std::span<const int32_t>(stop_tokens_);
@@ -53,7 +58,8 @@ Output Sequence::advance(std::span<const float> logits, Sampler& sampler, double
   Output output;
   output.choice = choice_;
   output.tokens.push_back({token, std::nullopt});
-  if (request.top_logprobs) output.tokens[0].logprobs = sampler.logprobs(logits, token, *request.top_logprobs);
+  if (request.top_logprobs)
+    output.tokens[0].logprobs = sampler.logprobs(logits, token, *request.top_logprobs);
   tokens_.push_back(token);
   ++output_tokens_;
   record_.output_tokens = output_tokens_;

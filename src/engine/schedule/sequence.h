@@ -1,9 +1,9 @@
-// One choice of a request on its way: waiting, its prompt being computed chunk by chunk, decoding, finished. Internal to
-// this room.
+// One choice of a request on its way: waiting, its prompt being computed chunk by chunk, decoding, finished.
+// Internal to this room.
 //
-// The state is two numbers: how many tokens there are (prompt and answer) and how many of them the model has computed. A
-// sequence with tokens to compute wants rows; when the last of them is computed its logits choose the next token. Decoding
-// is the case of one token to compute.
+// The state is two numbers: how many tokens there are (prompt and answer) and how many of them the model has
+// computed. A sequence with tokens to compute wants rows; when the last of them is computed its logits choose
+// the next token. Decoding is the case of one token to compute.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,8 @@ class Sequence {
 
   void admit(int32_t slot, double now_s);
 
-  // Appends rows for the next `count` pending tokens, and takes them as computed. True when the last row wants logits.
+  // Appends rows for the next `count` pending tokens, and takes them as computed. True when the last row
+  // wants logits.
   bool add_rows(int32_t count, std::vector<StepRow>& rows);
 
   // Chooses the next token from the logits of the last row. Throws Error on logits that are no numbers.
