@@ -58,7 +58,14 @@ void read_environment(const JsonReader& reader, ClusterProfile& profile) {
   }
 }
 
-Mount read_mount(const JsonReader& reader, const std::string& home) {
+// The folders that other paths are written relative to.
+struct Places {
+  std::string home;
+  std::string deployment;
+  std::string expand(const std::string& text) const { return expand_places(text, home, deployment); }
+};
+
+Mount read_mount(const JsonReader& reader, const Places& places) {
   const std::vector<JsonReader> parts = reader.items();
   if (parts.size() != 3) {
     if (reader.json()->is_array()) {
@@ -66,13 +73,13 @@ Mount read_mount(const JsonReader& reader, const std::string& home) {
     }
     return {};
   }
-  Mount mount = {expand_home(read_word(parts[0]), home), read_word(parts[1]), read_word(parts[2])};
+  Mount mount = {places.expand(read_word(parts[0])), read_word(parts[1]), read_word(parts[2])};
   for (size_t i = 0; i < 2; ++i) {
     const std::string& path = i == 0 ? mount.source : mount.destination;
     if (path.find(':') != std::string::npos) {
       parts[i].fault("holds a colon, which separates the parts of a mount", "use a path without a colon");
     } else if (parts[i].json()->is_string() && (path.empty() || path[0] != '/') &&
-               !(i == 0 && home.empty() && path.rfind("{home}", 0) == 0)) {
+               !(i == 0 && path.rfind("{", 0) == 0)) {
       parts[i].fault("is \"" + path + "\"; it must be an absolute path");
     }
   }
@@ -82,7 +89,7 @@ Mount read_mount(const JsonReader& reader, const std::string& home) {
   return mount;
 }
 
-ContainerSpec read_container(const JsonReader& reader, const std::string& home) {
+ContainerSpec read_container(const JsonReader& reader, const Places& places) {
   ContainerSpec container;
   if (!require_object(reader)) return container;
   reader.reject_unknown({"name", "image", "expected_labels", "docker_run_args", "mounts"});
@@ -95,14 +102,14 @@ ContainerSpec read_container(const JsonReader& reader, const std::string& home) 
     container.docker_run_args.push_back(read_word(item));
   }
   for (const JsonReader& item : reader.field("mounts").items())
-    container.mounts.push_back(read_mount(item, home));
+    container.mounts.push_back(read_mount(item, places));
   return container;
 }
 
-NativeSpec read_native(const JsonReader& engine, const std::string& home) {
+NativeSpec read_native(const JsonReader& engine, const Places& places) {
   NativeSpec native;
   native.service = read_word(engine.field("service"));
-  native.program = expand_home(read_word(engine.field("program")), home);
+  native.program = places.expand(read_word(engine.field("program")));
   native.memory_max_gib = engine.field("memory_max_gib").integer(1, 4096, 1);
   return native;
 }
@@ -182,7 +189,7 @@ DeploymentSpec read_deployment(const JsonReader& reader, const std::string& home
   deployment.launch_enabled = reader.field("launch_enabled").boolean();
   deployment.repository = filled("repository");
   if (reader.field("branch").present()) deployment.branch = filled("branch");
-  deployment.path = expand_home(filled("path"), home);
+  deployment.path = expand_places(filled("path"), home);
   deployment.ready_url = filled("ready_url");
   deployment.ready_timeout_seconds = reader.field("ready_timeout_seconds").integer(1, 7 * 86400, 1);
   return deployment;
@@ -208,13 +215,16 @@ void read_engine_kind(const JsonReader& reader, ClusterProfile& profile) {
 
 }  // namespace
 
-std::string expand_home(const std::string& text, const std::string& home) {
-  static constexpr std::string_view kMark = "{home}";
+std::string expand_places(const std::string& text, const std::string& home, const std::string& deployment) {
   std::string result = text;
-  if (home.empty()) return result;
-  for (size_t at = 0; (at = result.find(kMark, at)) != std::string::npos; at += home.size()) {
-    result.replace(at, kMark.size(), home);
-  }
+  const auto replace_all = [&](std::string_view mark, const std::string& value) {
+    if (value.empty()) return;
+    for (size_t at = 0; (at = result.find(mark, at)) != std::string::npos; at += value.size()) {
+      result.replace(at, mark.size(), value);
+    }
+  };
+  replace_all("{deployment}", deployment);
+  replace_all("{home}", home);
   return result;
 }
 
@@ -244,11 +254,12 @@ ClusterProfile read_profile(const Json& resolved, Faults& faults) {
   read_fabric(root.field("fabric"), profile);
   read_engine_kind(root.field("engine"), profile);
   profile.host = read_host(root.field("host"));
-  const std::string& home = profile.host.home;
+  profile.deployment = read_deployment(root.field("deployment"), profile.host.home);
+  const Places places = {profile.host.home, profile.deployment.path};
   if (profile.engine_kind == EngineKind::kVllm) {
-    profile.container = read_container(root.field("container"), home);
+    profile.container = read_container(root.field("container"), places);
   } else {
-    profile.native = read_native(root.field("engine"), home);
+    profile.native = read_native(root.field("engine"), places);
     if (root.field("container").present()) {
       root.field("container")
           .fault("has no meaning for the native engine, which runs as a unit", "remove it");
@@ -256,7 +267,8 @@ ClusterProfile read_profile(const Json& resolved, Faults& faults) {
   }
   read_environment(root.field("environment"), profile);
   for (const JsonReader& item : root.field("serve_args").items()) {
-    profile.serve_args.push_back(expand_home(read_word(item), home));
+    const std::string word = read_word(item);
+    profile.serve_args.push_back(profile.engine_kind == EngineKind::kNative ? places.expand(word) : word);
   }
   const JsonReader distributed = root.field("distributed");
   if (require_object(distributed)) {
@@ -264,7 +276,6 @@ ClusterProfile read_profile(const Json& resolved, Faults& faults) {
     profile.distributed.master_addr = read_word(distributed.field("master_addr"));
     profile.distributed.master_port = read_port(distributed.field("master_port"));
   }
-  profile.deployment = read_deployment(root.field("deployment"), home);
   if (const JsonReader origin = root.field("tuning_origin"); origin.present()) {
     require_object(origin);
     profile.tuning_origin = *origin.json();

@@ -21,7 +21,7 @@
 namespace spark::ops {
 
 struct Mount {
-  std::string source;       // on the node; {home} expanded
+  std::string source;       // on the node; {home} and {deployment} expanded
   std::string destination;  // in the container
   std::string mode;         // "ro" or "rw"
 };
@@ -91,6 +91,7 @@ struct ClusterProfile {
   HostSpec host;
   std::map<std::string, std::string> environment;
   std::vector<std::string> serve_args;
+  std::string secret_environment_file;  // on the nodes; empty: none
   DistributedSpec distributed;
   DeploymentSpec deployment;
   std::optional<Json> tuning_origin;
@@ -104,7 +105,7 @@ struct ClusterProfile {
 
 ClusterProfile read_profile(const Json& resolved, Faults& faults);
 
-// "{home}/x" with the profile's home.
-std::string expand_home(const std::string& text, const std::string& home);
+// Replaces {home} by the home folder and {deployment} by the checkout; what has no value yet stays.
+std::string expand_places(const std::string& text, const std::string& home, const std::string& deployment = {});
 
 }  // namespace spark::ops
