@@ -37,6 +37,7 @@ struct Outcome {
   ExitCode code = ExitCode::kOk;
 };
 
+void add_bench_command(CLI::App& app, Outcome& outcome);
 void add_model_command(CLI::App& app, Outcome& outcome);
 
 }  // namespace spark::app

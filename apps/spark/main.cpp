@@ -35,6 +35,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", std::string("spark ") + SPARK_VERSION);
   app.require_subcommand(1);
   Outcome outcome;
+  add_bench_command(app, outcome);
   add_model_command(app, outcome);
   if (const std::string complaint = misspelt_command(app, argc, argv); !complaint.empty()) {
     std::cerr << complaint << "\nRun with --help for more information.\n";

@@ -31,10 +31,13 @@ class Catalogue {
     return *this;
   }
 
+  // Layer of the entries added from here on.
+  void at_layer(int64_t layer) { layer_ = static_cast<int32_t>(layer); }
+
   void plain(std::string name, Dtype dtype, std::vector<int64_t> shape, Split split = kFullCopy,
              bool required = true) {
     entries_.push_back(
-        {std::move(name), dtype, std::move(shape), component_, split.over, split.axis, required});
+        {std::move(name), dtype, std::move(shape), component_, split.over, split.axis, layer_, required});
   }
   void fp8(const std::string& name, int64_t out, int64_t in, Split split = kFullCopy) {
     plain(name + ".weight", Dtype::kF8E4m3, {out, in}, split);
@@ -59,6 +62,7 @@ class Catalogue {
 
   const ModelConfig& c_;
   Component component_ = Component::kEmbedding;
+  int32_t layer_ = -1;
   std::vector<TensorEntry> entries_;
 };
 
@@ -229,14 +233,20 @@ std::vector<TensorEntry> tensor_catalogue(const ModelConfig& config) {
       .plain("embed.weight", Dtype::kBf16, {config.vocab_size, config.hidden_size}, kVocabularyRows);
   for (const LayerRole& role : plan.layers) {
     const std::string prefix = "layers." + std::to_string(role.layer) + ".";
+    catalogue.at_layer(role.layer);
     catalogue.block(prefix, false);
     catalogue.sources(prefix, role);
     if (role.engram >= 0) catalogue.engram(prefix, role.engram);
   }
+  catalogue.at_layer(-1);
   catalogue.in(Component::kFinalNorm).plain("norm.weight", Dtype::kBf16, {config.hidden_size});
   catalogue.in(Component::kHead)
       .plain("head.weight", Dtype::kBf16, {config.vocab_size, config.hidden_size}, kVocabularyRows);
-  for (const LayerRole& role : plan.drafter) catalogue.block("mtp." + std::to_string(role.layer) + ".", true);
+  for (const LayerRole& role : plan.drafter) {
+    catalogue.at_layer(role.layer);
+    catalogue.block("mtp." + std::to_string(role.layer) + ".", true);
+  }
+  catalogue.at_layer(-1);
   catalogue.drafter_heads();
   catalogue.vision();
   return catalogue.take();

@@ -62,6 +62,7 @@ struct TensorEntry {
   Component component = Component::kAttention;
   SplitOver split_over = SplitOver::kNothing;
   uint8_t split_axis = 0;
+  int32_t layer = -1;    // of the backbone or, for drafter components, of the drafter; -1: none
   bool required = true;  // false: text-only checkpoints may or may not carry it
 
   int64_t elements() const;

@@ -5,7 +5,7 @@
 
 #include "common/error.h"
 #include "common/json.h"
-#include "common/sha256.h"
+#include "common/hash.h"
 
 namespace spark::bench {
 

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "common/error.h"
-#include "common/sha256.h"
+#include "common/hash.h"
 #include "common/statistics.h"
 #include "common/table.h"
 #include "common/units.h"

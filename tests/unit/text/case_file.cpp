@@ -17,6 +17,11 @@ std::string data_path(const std::string& name) {
   return std::string(SPARK_TEST_DATA) + "/" + name;
 }
 
+const Tokenizer& tiny_tokenizer() {
+  static const Tokenizer tokenizer = Tokenizer::from_file(data_path("golden/tiny-tokenizer.json"));
+  return tokenizer;
+}
+
 std::vector<FileCase> read_cases(const std::string& name) {
   std::istringstream lines(read_file(data_path("text/" + name)));
   std::vector<FileCase> cases;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/json.h"
+#include "text/tokenizer.h"
 
 namespace spark::text {
 
@@ -27,5 +28,8 @@ std::vector<FileCase> read_cases(const std::string& name);
 
 // tests/data/NAME
 std::string data_path(const std::string& name);
+
+// Of the golden tiny checkpoint, tests/data/golden/tiny-tokenizer.json.
+const Tokenizer& tiny_tokenizer();
 
 }  // namespace spark::text

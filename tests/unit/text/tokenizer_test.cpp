@@ -16,11 +16,6 @@ std::string tiny_json() {
   return read_file(data_path("golden/tiny-tokenizer.json"));
 }
 
-const Tokenizer& tiny() {
-  static const Tokenizer tokenizer = Tokenizer::from_json(tiny_json(), "tiny");
-  return tokenizer;
-}
-
 std::string load_error(const Json& document) {
   try {
     Tokenizer::from_json(document.dump(), "t.json");
@@ -34,34 +29,34 @@ TEST(TokenizerCases, EncodeAndDecode) {
   for (const FileCase& c : read_cases("tokenizer.test")) {
     const auto text = c["text"].get<std::string>();
     const auto recognised = c["ids"].get<std::vector<int32_t>>();
-    EXPECT_EQ(tiny().encode(text, ControlTokens::kRecognised), recognised) << c.place;
+    EXPECT_EQ(tiny_tokenizer().encode(text, ControlTokens::kRecognised), recognised) << c.place;
     const auto as_text = c.has("as_text") ? c["as_text"].get<std::vector<int32_t>>() : recognised;
-    EXPECT_EQ(tiny().encode(text, ControlTokens::kAsText), as_text) << c.place;
-    EXPECT_EQ(tiny().decode(recognised), text) << c.place;
-    EXPECT_EQ(tiny().decode(as_text), text) << c.place;
+    EXPECT_EQ(tiny_tokenizer().encode(text, ControlTokens::kAsText), as_text) << c.place;
+    EXPECT_EQ(tiny_tokenizer().decode(recognised), text) << c.place;
+    EXPECT_EQ(tiny_tokenizer().decode(as_text), text) << c.place;
   }
 }
 
 TEST(TokenizerCases, EngramMap) {
   const FileCase c = read_cases("engram_map.test").front();
-  const EngramMap map = build_engram_map(tiny());
+  const EngramMap map = build_engram_map(tiny_tokenizer());
   EXPECT_EQ(map.classes, c["classes"].get<std::vector<int32_t>>());
   EXPECT_EQ(map.class_count, c["class_count"].get<int32_t>());
   EXPECT_EQ(engram_map_fingerprint(map.classes), 0x8253351E145850EBU);
 }
 
 TEST(Tokenizer, KnowsItsTokens) {
-  const int32_t think = tiny().added_token("<think>").value();
-  EXPECT_EQ(tiny().encode("a<think>b", ControlTokens::kRecognised)[1], think);
-  EXPECT_TRUE(tiny().is_added(think));
-  EXPECT_FALSE(tiny().is_special(think));
-  EXPECT_TRUE(tiny().is_special(0));
-  EXPECT_EQ(tiny().token_bytes(think), "<think>");
-  EXPECT_EQ(tiny().vocab_size(), 640);
-  EXPECT_FALSE(tiny().added_token("the").has_value());
-  EXPECT_EQ(tiny().decode(std::vector<int32_t>{0, think, 1}, true), "<think>");
-  EXPECT_THROW(tiny().decode(std::vector<int32_t>{640}), Error);
-  EXPECT_THROW(tiny().token_bytes(-1), Error);
+  const int32_t think = tiny_tokenizer().added_token("<think>").value();
+  EXPECT_EQ(tiny_tokenizer().encode("a<think>b", ControlTokens::kRecognised)[1], think);
+  EXPECT_TRUE(tiny_tokenizer().is_added(think));
+  EXPECT_FALSE(tiny_tokenizer().is_special(think));
+  EXPECT_TRUE(tiny_tokenizer().is_special(0));
+  EXPECT_EQ(tiny_tokenizer().token_bytes(think), "<think>");
+  EXPECT_EQ(tiny_tokenizer().vocab_size(), 640);
+  EXPECT_FALSE(tiny_tokenizer().added_token("the").has_value());
+  EXPECT_EQ(tiny_tokenizer().decode(std::vector<int32_t>{0, think, 1}, true), "<think>");
+  EXPECT_THROW(tiny_tokenizer().decode(std::vector<int32_t>{640}), Error);
+  EXPECT_THROW(tiny_tokenizer().token_bytes(-1), Error);
 }
 
 TEST(Tokenizer, PlainTextNeverBecomesAddedToken) {
@@ -70,11 +65,11 @@ TEST(Tokenizer, PlainTextNeverBecomesAddedToken) {
     std::string text;
     for (int i = 0; i < 6; ++i) {
       const auto id = static_cast<int32_t>(random() % 640);
-      const std::string_view piece = tiny().token_bytes(id);
+      const std::string_view piece = tiny_tokenizer().token_bytes(id);
       text += piece.substr(0, random() % 4 == 0 ? random() % (piece.size() + 1) : piece.size());
     }
-    for (const int32_t id : tiny().encode(text, ControlTokens::kAsText))
-      ASSERT_FALSE(tiny().is_added(id)) << text;
+    for (const int32_t id : tiny_tokenizer().encode(text, ControlTokens::kAsText))
+      ASSERT_FALSE(tiny_tokenizer().is_added(id)) << text;
   }
 }
 
@@ -90,9 +85,9 @@ TEST(Tokenizer, MalformedUtf8IsReplacedByMaximalPart) {
       {"\x80\xE4\xBD\xA0", "\uFFFD你"},
   };
   for (const auto& [input, expected] : cases) {
-    const auto ids = tiny().encode(input, ControlTokens::kAsText);
-    EXPECT_EQ(tiny().decode(ids), expected);
-    EXPECT_EQ(ids, tiny().encode(expected, ControlTokens::kAsText));
+    const auto ids = tiny_tokenizer().encode(input, ControlTokens::kAsText);
+    EXPECT_EQ(tiny_tokenizer().decode(ids), expected);
+    EXPECT_EQ(ids, tiny_tokenizer().encode(expected, ControlTokens::kAsText));
   }
 }
 
@@ -101,19 +96,19 @@ TEST(Tokenizer, LongRunsAreNotQuadratic) {
   for (const std::string unit : {"a", " ", "\n", "中", "1", "<", "\xCC\x81", " \n"}) {
     std::string text;
     while (text.size() < (size_t{1} << 20)) text += unit;
-    EXPECT_EQ(tiny().decode(tiny().encode(text, ControlTokens::kRecognised)), text);
+    EXPECT_EQ(tiny_tokenizer().decode(tiny_tokenizer().encode(text, ControlTokens::kRecognised)), text);
   }
 }
 
 TEST(Tokenizer, ThreadsShareOneTokenizer) {
   const std::string text = "The quick brown fox jumps over the lazy dog. 12345 naïve 你好\n";
-  const auto expected = tiny().encode(text, ControlTokens::kAsText);
+  const auto expected = tiny_tokenizer().encode(text, ControlTokens::kAsText);
   std::vector<std::thread> threads;
   std::vector<int> equal(4, 0);
   for (size_t t = 0; t < equal.size(); ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 200; ++i)
-        equal[t] += tiny().encode(text, ControlTokens::kAsText) == expected ? 1 : 0;
+        equal[t] += tiny_tokenizer().encode(text, ControlTokens::kAsText) == expected ? 1 : 0;
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -129,7 +124,7 @@ TEST(TokenizerFile, MergesMayBePairs) {
   }
   const Tokenizer pairs = Tokenizer::from_json(document.dump(), "pairs");
   EXPECT_EQ(pairs.encode("Hello world", ControlTokens::kAsText),
-            tiny().encode("Hello world", ControlTokens::kAsText));
+            tiny_tokenizer().encode("Hello world", ControlTokens::kAsText));
 }
 
 TEST(TokenizerFile, RefusesWhatItWouldComputeDifferently) {
