@@ -15,10 +15,9 @@
 // fp4_block16_e4m3: E2M1 codes, n/2 bytes, even element in the low nibble; E4M3 scales, n/16:
 //   scale = e4m3(max(amax, 6 * 2^-9) / 6), a true division
 //
-// amax is the block's largest magnitude. Each code is the
-// nearest (ties to even) to clamp(x / decoded scale), in FP32. Where they are used: fp8_block32 for the
-// inputs of FP8 and FP4 GEMMs and for window records, fp4_block32_ue8m0 for index queries and keys,
-// fp4_block16_e4m3 for compressed main entries.
+// amax is the block's largest magnitude. Each code is the nearest (ties to even) to clamp(x / decoded scale),
+// in FP32. Where they are used: fp8_block32 for the inputs of FP8 and FP4 GEMMs and for window records,
+// fp4_block32_ue8m0 for index queries and keys, fp4_block16_e4m3 for compressed main entries.
 //
 // A block with an infinity or a NaN gets the NaN scale (UE8M0 255, E4M3 0x7F) and zero codes, so that all of
 // it decodes to NaN: a broken activation must stay visible.

@@ -2,11 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <vector>
 
-#include "common/file.h"
-#include "common/json.h"
+#include "engine/checkpoint/safetensors_file.h"
 #include "engine/numeric/numeric.h"
 
 namespace spark::engine {
@@ -14,26 +12,13 @@ namespace {
 
 class Golden : public testing::Test {
  protected:
-  Golden() : file_(read_file(SPARK_TEST_DATA "/golden/formats.safetensors")) {
-    uint64_t length = 0;
-    std::memcpy(&length, file_.data(), 8);
-    header_ = parse_json(std::string_view(file_).substr(8, length), "formats.safetensors");
-    body_ = std::string_view(file_).substr(8 + length);
-  }
-
   template <typename T>
   std::vector<T> get(const std::string& name) const {
-    const auto begin = header_.at(name).at("data_offsets").at(0).get<size_t>();
-    const auto end = header_.at(name).at("data_offsets").at(1).get<size_t>();
-    std::vector<T> result((end - begin) / sizeof(T));
-    std::memcpy(result.data(), body_.data() + begin, end - begin);
-    return result;
+    return file_.tensor(name).copy<T>();
   }
 
  private:
-  std::string file_;
-  Json header_;
-  std::string_view body_;
+  SafetensorsFile file_{SPARK_TEST_DATA "/golden/formats.safetensors"};
 };
 
 using Bytes = std::vector<uint8_t>;
