@@ -234,7 +234,7 @@ LayeredDocument load_layers(const Repository& repository, const std::string& pro
   LayeredDocument layers;
   auto chain = chain_of(repository, profile, faults, layers.complete);
   for (auto& [file, document] : chain) {
-    document.erase(file == profile ? "" : "description");  // a base's description describes the base
+    if (file != profile) document.erase("description");  // a base's description describes the base
     merge(layers.document, document, "", file, layers.origins);
     layers.files.insert(layers.files.begin(), file);
   }
