@@ -75,7 +75,6 @@ RankSplit split_for(const ModelConfig& config, int64_t ranks) {
     if (all == 0 || rank * (ranks - 1) < all) return;
     faults.push_back({name, std::to_string(all) + " leaves the last of " + on + " with padding only", ""});
   };
-  leaves_idle("o_groups", split.all_groups, split.groups);
   leaves_idle("vocab_size", split.all_vocabulary, split.vocabulary);
   leaves_idle("(hc_mult + 1) * hidden_size", split.all_engram_output, split.engram_output);
   leaves_idle("hidden_size", split.all_main_output, split.main_output);
