@@ -1,11 +1,13 @@
 // Safetensors files: what is read back, and every way in which a file is refused.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <random>
 
+#include "common/error.h"
 #include "common/file.h"
 #include "engine/checkpoint/safetensors_file.h"
 #include "engine/checkpoint/safetensors_writer.h"
