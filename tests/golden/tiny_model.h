@@ -25,6 +25,12 @@ inline std::string full_set() {
   return {};
 }
 
+// A tiny checkpoint that is always there: the golden one, or a synthetic one written once per process.
+inline const std::string& tiny_checkpoint() {
+  static const std::string folder = full_set() + "/tiny-checkpoint";
+  return folder;
+}
+
 inline std::unique_ptr<Decoder> load(const std::string& folder, const std::string& backend, int threads = 1,
                                      const CacheLimits& limits = {
                                          .max_sequences = 6, .max_context = 1024, .max_step_rows = 512}) {
