@@ -31,6 +31,8 @@ struct YarnConfig {
   double beta_fast = 32;
   double beta_slow = 1;
   int64_t original_max_position_embeddings = 0;
+
+  bool operator==(const YarnConfig&) const = default;
 };
 
 struct VisionConfig {
@@ -44,6 +46,7 @@ struct VisionConfig {
   int64_t max_image_tokens = 0;  // delimiters included
   int64_t min_pixels = 0;
 
+  bool operator==(const VisionConfig&) const = default;
   int64_t patch_width() const { return 3 * patch_size * patch_size; }
   int64_t aligner_width() const { return hidden_size * downsample_ratio * downsample_ratio; }
 };
@@ -111,6 +114,7 @@ struct ModelConfig {
 
   std::optional<VisionConfig> vision;
 
+  bool operator==(const ModelConfig&) const = default;
   int64_t query_width() const { return num_attention_heads * head_dim; }
   int64_t o_group_input() const { return num_attention_heads / o_groups * head_dim; }
   int64_t o_width() const { return o_groups * o_lora_rank; }

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "common/file.h"
+#include "model/config_json.h"
 #include "unit/model/published_config.h"
 
 namespace spark::model {
@@ -53,16 +53,18 @@ TEST(ModelConfig, FlatNamesGiveTheSameModel) {
   const ModelConfig flat = read_model_config(published_flat(), "inference/config.json", &ignored);
   const ModelConfig nested = published_config();
   EXPECT_TRUE(ignored.empty()) << testing::PrintToString(ignored);
-  EXPECT_EQ(flat.compress_ratios, nested.compress_ratios);
-  EXPECT_EQ(flat.index_source_layer_ids, nested.index_source_layer_ids);
-  EXPECT_EQ(flat.max_position_embeddings, nested.max_position_embeddings);
-  EXPECT_EQ(flat.engram_pad_token_id, nested.engram_pad_token_id);
-  EXPECT_EQ(flat.dspark_num_experts_per_tok, nested.dspark_num_experts_per_tok);
-  EXPECT_EQ(flat.yarn.factor, nested.yarn.factor);
-  EXPECT_EQ(flat.image_token_id, nested.image_token_id);
-  ASSERT_TRUE(flat.vision);
-  EXPECT_EQ(flat.vision->intermediate_size, nested.vision->intermediate_size);
-  EXPECT_EQ(flat.vision->min_pixels, nested.vision->min_pixels);
+  EXPECT_EQ(flat, nested);
+}
+
+TEST(ModelConfig, SurvivesWritingInBothForms) {
+  const ModelConfig config = published_config();
+  EXPECT_EQ(read_model_config(published_json(config), "written"), config);
+  EXPECT_EQ(read_model_config(official_json(config), "written"), config);
+  ModelConfig text_only = config;
+  text_only.vision.reset();
+  text_only.gate_temp = 0.5;
+  EXPECT_EQ(read_model_config(published_json(text_only), "written"), text_only);
+  EXPECT_EQ(read_model_config(official_json(text_only), "written"), text_only);
 }
 
 TEST(ModelConfig, NamesIgnoredKeys) {
