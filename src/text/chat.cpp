@@ -319,12 +319,10 @@ std::vector<int32_t> encode_prompt(const std::vector<PromptSegment>& prompt, con
 }
 
 OutputStart output_start(const std::vector<ChatMessage>& messages, const ChatOptions& options) {
-  OutputStart start;
-  start.in_tool_calls = options.tool_choice == ToolChoice::kRequired;
+  if (options.tool_choice == ToolChoice::kRequired) return {.in_tool_calls = true};
   const bool answered =
       options.continue_final_message && !messages.empty() && has_text_or_calls(messages.back());
-  start.in_reasoning = options.thinking && !answered && !start.in_tool_calls;
-  return start;
+  return {.in_reasoning = options.thinking && !answered};
 }
 
 std::vector<int32_t> encode_chat(const std::vector<ChatMessage>& messages, const ChatOptions& options,
