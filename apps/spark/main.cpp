@@ -1,7 +1,71 @@
-// The `spark` command: one file per command beside this one.
-#include <cstdio>
+// The `spark` command: one file per command beside this one, errors and exit codes here.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <exception>
+#include <iostream>
+#include <new>
 
-int main() {
-  std::puts("usage: spark COMMAND");
-  return 2;
+#include "commands.h"
+#include "common/error.h"
+#include "common/json.h"
+
+namespace spark::app {
+namespace {
+
+// CLI11 answers a misspelt command with "a subcommand is required"; this says which word is wrong. Empty when
+// none is.
+std::string misspelt_command(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* scope = &app;
+  for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
+    std::vector<std::string> names;
+    for (const CLI::App* sub : scope->get_subcommands(nullptr)) names.push_back(sub->get_name());
+    if (names.empty()) break;
+    if (std::find(names.begin(), names.end(), argv[i]) == names.end()) {
+      const auto guess = nearest(argv[i], names);
+      return scope->get_name() + " has no command \"" + argv[i] + "\"" +
+             (guess ? "; did you mean \"" + *guess + "\"?" : std::string());
+    }
+    scope = scope->get_subcommand(argv[i]);
+  }
+  return {};
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("DeepSeek V4.1 Flash on small clusters: serve it, measure it, look after it.", "spark");
+  app.set_version_flag("--version", std::string("spark ") + SPARK_VERSION);
+  app.require_subcommand(1);
+  Outcome outcome;
+  add_bench_command(app, outcome);
+  add_model_command(app, outcome);
+  if (const std::string complaint = misspelt_command(app, argc, argv); !complaint.empty()) {
+    std::cerr << complaint << "\nRun with --help for more information.\n";
+    return static_cast<int>(ExitCode::kUsage);
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& wanted_text) {  // --help, --version
+    app.exit(wanted_text, std::cout, std::cerr);
+  } catch (const CLI::ParseError& error) {
+    app.exit(error, std::cout, std::cerr);
+    return static_cast<int>(ExitCode::kUsage);
+  }
+  std::cout.flush();
+  if (!std::cout) throw Error("cannot be written", "standard output", "check the disk or pipe it goes to");
+  return static_cast<int>(outcome.code);
+}
+
+}  // namespace
+}  // namespace spark::app
+
+int main(int argc, char** argv) {
+  try {
+    return spark::app::run(argc, argv);
+  } catch (const spark::Error& error) {
+    std::cerr << "error: " << error.describe() << "\n";
+  } catch (const std::bad_alloc&) {
+    std::cerr << "error: out of memory\n";
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << "\n";
+  }
+  return static_cast<int>(spark::app::ExitCode::kFindings);
 }

@@ -30,6 +30,9 @@ class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
   }
   bool key(std::string& name) {
     if (!keys_.back().insert(name).second) throw Error("key \"" + name + "\" stands twice in one object");
+    if (keys_.back().size() > limits_.max_members) {
+      throw Error("has an object of more than " + std::to_string(limits_.max_members) + " members");
+    }
     return Base::key(name);
   }
 

@@ -29,6 +29,9 @@ using Faults = std::vector<Fault>;
 struct JsonLimits {
   size_t max_depth = 64;
   size_t max_bytes = size_t{64} << 20;
+  // Of one object. Building an order-preserving object takes time quadratic in its members, so whoever parses what
+  // strangers send sets this.
+  size_t max_members = std::numeric_limits<size_t>::max();
 };
 
 // Strict RFC 8259: no comments, no duplicate keys, valid UTF-8, nothing after the value, bounded depth.
@@ -48,6 +51,7 @@ class JsonReader {
   bool present() const { return value_ != nullptr; }
   const std::string& path() const { return path_; }
   const Json* json() const { return value_; }
+  Faults& faults() const { return *faults_; }
 
   JsonReader field(std::string_view key) const;  // of an object; absent keys give a reader that is not present()
   JsonReader item(size_t index) const;           // of an array

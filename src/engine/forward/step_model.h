@@ -6,9 +6,11 @@
 //   std::span<const float> logits = model.run(rows);     // [1][vocab_size]
 //   model.close_sequence(0);
 //
-// Rows of one sequence are contiguous within a step, at consecutive ascending positions. The first position of a step may
-// lie below the sequence's length: the rows from there on are replaced (a rejected draft, a truncated history). A row's
-// result never depends on the other sequences of the step, on how a prompt was cut into steps, or on the thread count.
+// Rows of one sequence are contiguous within a step, at consecutive ascending positions. The first position
+// of a step may lie below the sequence's length, by at most max_rollback(), or be 0: the rows from there on
+// are replaced (a rejected draft, a truncated history). Rows that break these rules are a programming error.
+// A row's result never depends on the other sequences of the step, on how a prompt was cut into steps, or on
+// the thread count.
 #pragma once
 
 #include <cstdint>
@@ -31,13 +33,16 @@ class StepModel {
   virtual int32_t max_sequences() const = 0;
   virtual int32_t max_context() const = 0;    // tokens of one sequence, prompt and output together
   virtual int32_t max_step_rows() const = 0;  // rows of one step, all sequences together
+  // Tokens by which a sequence may be cut back; 0: it can only grow or start again.
+  virtual int32_t max_rollback() const { return 0; }
 
   // Makes the slot an empty sequence. Opening an open slot or closing a closed one is a programming error.
   virtual void open_sequence(int32_t sequence) = 0;
   virtual void close_sequence(int32_t sequence) = 0;
 
-  // Runs one step and returns FP32 logits [rows that want them][vocab_size], in row order; the span is valid until the
-  // next call. Not thread-safe: one thread drives a model. Throws Error on a failed disk read of an Engram table.
+  // Runs one step and returns FP32 logits [rows that want them][vocab_size], in row order; the span is valid
+  // until the next call. Not thread-safe: one thread drives a model. Throws Error on a failed disk read of an
+  // Engram table and when the cache is full; the sequences of the step then end before their first row of it.
   virtual std::span<const float> run(std::span<const StepRow> rows) = 0;
 };
 

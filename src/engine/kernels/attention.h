@@ -10,7 +10,7 @@ namespace spark::engine {
 // reduction. Compressed entries of ratio r are rotated at their first token, so rows that emit one use back =
 // r - 1.
 struct RopeAnglesArgs {
-  StepRows step;
+  StepRows step = {};
   int32_t back = 0;
   int32_t pairs = 0;            // rotary width / 2
   const float* freq = nullptr;  // [pairs]
@@ -33,12 +33,12 @@ struct RopeArgs {
 // position[t] in the window cache. `records`, when set, receives them contiguously instead (a drafter's block
 // entries).
 struct WindowWriteArgs {
-  StepRows step;
+  StepRows step = {};
   int32_t width = 0;
   int32_t pairs = 0;
   const float* cos_sin = nullptr;
   const uint16_t* kv = nullptr;  // BF16 [rows][width]
-  PagedCache cache;
+  PagedCache cache = {};
   uint8_t* records = nullptr;  // [rows][window_record_bytes(width)] or null
 };
 
@@ -48,7 +48,7 @@ struct WindowWriteArgs {
 // positions give zeros. Afterwards (all reads come first) the last `ring` rows of every sequence are stored
 // in the state at position mod ring, so a rejected draft can be undone.
 struct PoolPairsArgs {
-  StepRows step;
+  StepRows step = {};
   int32_t width = 0;
   int32_t ring = 0;
   const float* kv = nullptr;     // FP32 [rows][width]
@@ -62,7 +62,7 @@ struct PoolPairsArgs {
 //   main entry: rotate the last 2*pairs of latent[t], FP4 block 16 E4M3 -> main cache record j
 // cos_sin holds the angles of the entry's first token (back = ratio - 1).
 struct EntryWriteArgs {
-  StepRows step;
+  StepRows step = {};
   int32_t ratio = 1;
   int32_t width = 0;  // latent width
   int32_t key_width = 0;
@@ -70,8 +70,8 @@ struct EntryWriteArgs {
   const float* cos_sin = nullptr;
   const uint16_t* latent = nullptr;  // BF16 [rows][width], after the compressor's norm, unrotated
   const uint16_t* key = nullptr;     // BF16 [rows][key_width], after k_norm, unrotated
-  PagedCache main_cache;
-  PagedCache key_cache;
+  PagedCache main_cache = {};
+  PagedCache key_cache = {};
 };
 
 // The order in which the window's slots are listed (it decides the 64-slot chunks, hence last bits).
@@ -86,18 +86,18 @@ enum class WindowOrder : uint8_t {
 // for an empty list. Finally the last 2*pairs channels are rotated back (inverse) at the row's position, BF16
 // -> FP32 -> BF16.
 struct SparseAttentionArgs {
-  StepRows step;
+  StepRows step = {};
   int32_t heads = 0;
   int32_t width = 0;
   int32_t pairs = 0;
   int32_t window = 0;
   float scale = 0;  // width^-0.5
   WindowOrder order = WindowOrder::kOldestFirst;
-  const uint16_t* q = nullptr;  // BF16 [rows][heads][width], rotated
-  PagedCache window_cache;      // records of window_record_bytes(width)
+  const uint16_t* q = nullptr;   // BF16 [rows][heads][width], rotated
+  PagedCache window_cache = {};  // records of window_record_bytes(width)
   // Drafter rows all show the window that ends here instead of at their own position, [rows]; null otherwise.
   const int32_t* window_end = nullptr;
-  PagedCache main_cache;              // records of main_record_bytes(width); base null for window-only layers
+  PagedCache main_cache = {};         // records of main_record_bytes(width); base null for window-only layers
   const int32_t* selected = nullptr;  // [rows][max_selected] entry indices, ascending, then -1
   int32_t max_selected = 0;
   const uint8_t* extra =

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "engine/kernels/attention.h"
+#include "engine/kernels/draft.h"
 #include "engine/kernels/experts.h"
 #include "engine/kernels/index.h"
 #include "engine/kernels/linear.h"
@@ -51,6 +52,7 @@ class Backend {
   virtual void mhc_collapse(const MhcCollapseArgs& args) = 0;
   virtual void mhc_expand(const MhcExpandArgs& args) = 0;
   virtual void stream_mean(const StreamMeanArgs& args) = 0;
+  virtual void gather_rows(const GatherRowsArgs& args) = 0;
   virtual void engram_dequantise(const EngramDequantiseArgs& args) = 0;
   virtual void engram_inject(const EngramInjectArgs& args) = 0;
 
@@ -66,6 +68,8 @@ class Backend {
 
   virtual void route(const RouteArgs& args) = 0;
   virtual void experts(const ExpertsArgs& args) = 0;
+
+  virtual void draft(const DraftArgs& args) = 0;
 };
 
 }  // namespace spark::engine

@@ -9,7 +9,7 @@ namespace spark::engine {
 // The top_k best of s + bias (ties: lowest expert) in descending order of s + bias; weight = s / (sum s +
 // 1e-20) * scale.
 struct RouteArgs {
-  StepRows step;
+  StepRows step = {};
   int32_t experts = 0;
   int32_t top_k = 0;
   float scale = 1.5F;
@@ -26,12 +26,12 @@ struct RouteArgs {
 // round_bf16( sum over the selected experts in ascending index of y_e (FP32)  +  shared(x) ); the shared
 // expert is the same formula without a weight. silu(a) = a / (1 + exp(-a)).
 struct ExpertsArgs {
-  StepRows step;
+  StepRows step = {};
   int32_t hidden = 0;
   int32_t width = 0;
   int32_t top_k = 0;
   float limit = 10;
-  QuantisedRows x_q;                      // the row, quantised once
+  QuantisedRows x_q = {};                 // the row, quantised once
   const int32_t* ids = nullptr;           // [rows][top_k]
   const float* weights = nullptr;         // [rows][top_k]
   const ExpertBank* bank = nullptr;       // FP4

@@ -30,7 +30,7 @@ enum class CandidateMode : uint8_t {
 // best by B (ties: lowest block), -inf dropped, ascending. Selection: the min(top_k, n) best by s (ties:
 // lowest entry), ascending, then -1. With kRestrict only entries of the row's candidate blocks are eligible.
 struct IndexSelectArgs {
-  StepRows step;
+  StepRows step = {};
   int32_t heads = 0;
   int32_t width = 0;
   int32_t ratio = 1;
@@ -39,7 +39,7 @@ struct IndexSelectArgs {
   const uint8_t* q_scales = nullptr;
   const uint16_t* head_weight = nullptr;  // BF16 [rows][heads], output of weights_proj
   float weight_factor = 0;                // FP32(width^-0.5 * heads^-0.5)
-  PagedCache key_cache;                   // records of index_key_record_bytes(width)
+  PagedCache key_cache = {};              // records of index_key_record_bytes(width)
   int32_t max_entries = 0;  // upper bound of n over the step's rows, for workspaces and launch sizes
   CandidateMode mode = CandidateMode::kNone;
   int32_t block_size = 0;

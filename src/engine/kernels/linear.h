@@ -11,7 +11,7 @@ struct QuantiseArgs {
   int32_t rows = 0;
   int32_t cols = 0;             // multiple of 32
   const uint16_t* x = nullptr;  // BF16 [rows][cols]
-  QuantisedRows out;
+  QuantisedRows out = {};
 };
 
 // y[m][n] = sum over k of x[m][k] * w[n][k], accumulated in FP32 in an order that depends on neither `rows`
@@ -22,7 +22,7 @@ struct QuantiseArgs {
 struct LinearArgs {
   int32_t rows = 0;
   const uint16_t* x = nullptr;  // BF16 [rows][cols]
-  QuantisedRows x_q;
+  QuantisedRows x_q = {};
   const Weight* weight = nullptr;
   uint16_t* y = nullptr;   // BF16 [rows][y_stride]
   float* y_f32 = nullptr;  // FP32 [rows][y_stride]
@@ -48,7 +48,7 @@ struct RmsNormArgs {
   int64_t x_stride = 0;
   const uint16_t* weight = nullptr;  // BF16 [cols]
   uint16_t* y = nullptr;  // BF16 [rows][cols]; may alias x when x_stride == cols; may be null when y_q is set
-  QuantisedRows y_q;      // may be empty
+  QuantisedRows y_q = {};  // may be empty
 };
 
 }  // namespace spark::engine

@@ -9,7 +9,7 @@ namespace spark::engine {
 // h[t][k] = table[token[t]] for every stream k; pre[t] = (1, 0, .., 0). Rows with a non-null
 // `override_rows[t] >= 0` take that row of `overrides` instead of the table (image spans).
 struct EmbedArgs {
-  StepRows step;
+  StepRows step = {};
   int32_t streams = 0;
   int32_t hidden = 0;
   const Weight* table = nullptr;  // BF16 [vocab, hidden]
@@ -55,7 +55,7 @@ struct MhcCollapseArgs {
   const uint16_t* norm_weight = nullptr;  // BF16 [D]
   uint16_t* u = nullptr;                  // BF16 [rows][D] or null
   uint16_t* x = nullptr;                  // BF16 [rows][D]
-  QuantisedRows x_q;                      // may be empty
+  QuantisedRows x_q = {};                 // may be empty
 };
 
 // h[j] = round_bf16( post[j] * y + sum_i comb[i][j] * h[i] ) in place; the four-term sum is formed first (i
@@ -81,12 +81,21 @@ struct StreamMeanArgs {
   int64_t out_stride = 0;
 };
 
+// out[i] = in[row[i]]: the rows whose logits are wanted, before the vocabulary head.
+struct GatherRowsArgs {
+  int32_t rows = 0;  // of out
+  int32_t cols = 0;
+  const uint16_t* in = nullptr;  // BF16 [..][cols]
+  const int32_t* row = nullptr;  // [rows], indices into `in`
+  uint16_t* out = nullptr;       // BF16 [rows][cols]
+};
+
 // Engram injection, per row and stream k, with key[k] = kv[k*D ..], val = kv[S*D ..], w[k] = q_weight[k] *
 // k_weight[k]:
 //   rs = rsqrt(mean(h[k]^2) + eps) * rsqrt(mean(key[k]^2) + eps);  dot = (sum_d h*w*key) * rs * D^-0.5
 //   g  = sigmoid(copysign(sqrt(max(|dot|, 1e-6)), dot)), 0 for image rows;  h[k] = round_bf16(h[k] + g * val)
 struct EngramInjectArgs {
-  StepRows step;
+  StepRows step = {};
   int32_t streams = 0;
   int32_t hidden = 0;
   float norm_eps = 1e-20F;

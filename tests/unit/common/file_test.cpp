@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "common/error.h"
+#include "common/hash.h"
 #include "common/statistics.h"
 #include "common/table.h"
 #include "common/units.h"
@@ -29,6 +30,10 @@ TEST(File, AtomicWriteReplacesAndLeavesNoTemporary) {
   EXPECT_THROW(read_file(folder), Error);
   EXPECT_THROW(read_file(path, 2), Error);
   std::filesystem::remove_all(folder);
+}
+
+TEST(Sha256, PublishedVector) {
+  EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
 TEST(Units, ReadLikeAPersonWouldWrite) {

@@ -1,0 +1,151 @@
+#include "bench/load/wave.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "api/metric_names.h"
+#include "api/prometheus.h"
+#include "common/clock.h"
+#include "common/units.h"
+
+namespace spark::bench {
+namespace {
+
+constexpr double kScrapeTimeout_s = 10;
+
+void wait_idle(const HttpClient& client, double timeout_s) {
+  const double deadline = monotonic_s() + timeout_s;
+  for (;;) {
+    const ServerCounters now = read_counters(client);
+    if (now.running == 0 && now.waiting == 0) return;
+    if (monotonic_s() > deadline) {
+      throw Error("the service stayed busy with other requests for " + format_fixed(timeout_s, 0) + " s",
+                  "bench", "stop the other clients, or measure another service");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+}
+
+// Scrapes once a second while a wave runs and keeps the highest number of requests seen.
+class PeakWatcher {
+ public:
+  explicit PeakWatcher(const HttpClient& client) : thread_([this, &client] { watch(client); }) {}
+  ~PeakWatcher() { stop(); }
+  PeakWatcher(const PeakWatcher&) = delete;
+  PeakWatcher& operator=(const PeakWatcher&) = delete;
+
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    wake_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+  double running() const { return running_; }
+  double waiting() const { return waiting_; }
+  double together() const { return together_; }
+
+ private:
+  void watch(const HttpClient& client) {
+    std::unique_lock lock(mutex_);
+    while (!wake_.wait_for(lock, std::chrono::seconds(1), [this] { return done_; })) {
+      lock.unlock();
+      try {
+        const ServerCounters now = read_counters(client);
+        running_ = std::max(running_, now.running);
+        waiting_ = std::max(waiting_, now.waiting);
+        together_ = std::max(together_, now.running + now.waiting);
+      } catch (const Error&) {
+        // A scrape that fails under load is no evidence of other traffic; the counters after the wave decide.
+      }
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool done_ = false;
+  double running_ = 0;
+  double waiting_ = 0;
+  double together_ = 0;
+  std::thread thread_;
+};
+
+std::vector<Receipt> run_streams(const HttpClient& client, const std::vector<std::string>& payloads,
+                                 double stall_timeout_s) {
+  std::vector<Receipt> receipts(payloads.size());
+  std::vector<std::thread> threads;
+  threads.reserve(payloads.size());
+  for (size_t i = 0; i < payloads.size(); ++i) {
+    threads.emplace_back([&, i] { receipts[i] = stream_chat(client, payloads[i], stall_timeout_s); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return receipts;
+}
+
+// The success counter moves a moment after the last byte: scrape until it has settled.
+ServerCounters settled_counters(const HttpClient& client, double expected_finished) {
+  ServerCounters now = read_counters(client);
+  for (int i = 0; i < 20 && (now.finished < expected_finished || now.running > 0); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(25));
+    now = read_counters(client);
+  }
+  return now;
+}
+
+}  // namespace
+
+ServerCounters read_counters(const HttpClient& client) {
+  const HttpReply reply = client.get("/metrics", kScrapeTimeout_s);
+  if (!reply.ok()) {
+    throw Error(
+        "cannot be read: " + (reply.error.empty() ? "HTTP " + std::to_string(reply.status) : reply.error),
+        "/metrics", "is the service running at this address?");
+  }
+  const api::MetricsPage page = api::parse_metrics(reply.body);
+  namespace metric = api::metric;
+  ServerCounters counters;
+  counters.running = page.sum(metric::kRequestsRunning).value_or(0);
+  counters.waiting = page.sum(metric::kRequestsWaiting).value_or(0);
+  counters.finished = page.sum(metric::kRequestSuccess).value_or(0);
+  counters.drafts = page.sum(metric::kDrafts).value_or(0);
+  counters.draft_tokens = page.sum(metric::kDraftTokens).value_or(0);
+  counters.accepted_tokens = page.sum(metric::kAcceptedTokens).value_or(0);
+  counters.preemptions = page.sum(metric::kPreemptions).value_or(0);
+  return counters;
+}
+
+Wave run_wave(const HttpClient& client, const std::string& label, const std::vector<std::string>& payloads,
+              const WaveOptions& options, std::vector<DiscardedSample>& discarded) {
+  const double streams = static_cast<double>(payloads.size());
+  for (int attempt = 1; attempt <= 1 + options.retries; ++attempt) {
+    wait_idle(client, options.idle_timeout_s);
+    const ServerCounters before = read_counters(client);
+    Wave wave;
+    PeakWatcher peak(client);
+    const double start_s = monotonic_s();
+    wave.receipts = run_streams(client, payloads, options.stall_timeout_s);
+    wave.wall_s = monotonic_s() - start_s;
+    peak.stop();
+    const auto ours = static_cast<double>(
+        std::count_if(wave.receipts.begin(), wave.receipts.end(), [](const Receipt& r) { return r.ok; }));
+    const ServerCounters after = settled_counters(client, before.finished + ours);
+    wave.delta.running = peak.running();
+    wave.delta.waiting = peak.waiting();
+    wave.delta.finished = after.finished - before.finished;
+    wave.delta.drafts = after.drafts - before.drafts;
+    wave.delta.draft_tokens = after.draft_tokens - before.draft_tokens;
+    wave.delta.accepted_tokens = after.accepted_tokens - before.accepted_tokens;
+    wave.delta.preemptions = after.preemptions - before.preemptions;
+    const double foreign = wave.delta.finished - streams;
+    if (foreign <= 0 && peak.together() <= streams) return wave;
+    discarded.push_back({label, attempt, std::max(0.0, foreign)});
+  }
+  throw Error("every attempt overlapped with other traffic", label, "stop the other clients of this service");
+}
+
+}  // namespace spark::bench

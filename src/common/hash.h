@@ -1,0 +1,13 @@
+// SHA-256, as lowercase hexadecimal: file identities, fingerprints, pins.
+//
+//   sha256_hex("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace spark {
+
+std::string sha256_hex(std::string_view bytes);
+
+}  // namespace spark

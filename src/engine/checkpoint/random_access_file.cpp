@@ -1,0 +1,57 @@
+#include "engine/checkpoint/random_access_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "common/error.h"
+
+namespace spark::engine {
+namespace {
+
+[[noreturn]] void fail(const std::string& path, const std::string& doing, int error) {
+  throw Error(doing + ": " + std::strerror(error), path);
+}
+
+}  // namespace
+
+// O_NONBLOCK keeps a named pipe from blocking the open; regular files ignore it.
+RandomAccessFile::RandomAccessFile(const std::string& path)
+    : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  if (fd_ < 0) fail(path_, "cannot be opened", errno);
+  struct stat info {};
+  const int error = ::fstat(fd_, &info) != 0 ? errno : 0;
+  if (error != 0 || !S_ISREG(info.st_mode)) {
+    ::close(fd_);
+    if (error != 0) fail(path_, "cannot be examined", error);
+    throw Error(S_ISDIR(info.st_mode) ? "is a folder, not a file" : "is not a regular file", path_);
+  }
+  size_ = static_cast<uint64_t>(info.st_size);
+}
+
+RandomAccessFile::~RandomAccessFile() {
+  ::close(fd_);
+}
+
+void RandomAccessFile::read(uint64_t offset, std::span<uint8_t> out) const {
+  constexpr size_t kChunk = size_t{1} << 30;  // Linux moves at most 2 GiB per call
+  size_t done = 0;
+  while (done < out.size()) {
+    const size_t wanted = std::min(out.size() - done, kChunk);
+    const ssize_t count = ::pread(fd_, out.data() + done, wanted, static_cast<off_t>(offset + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(path_, "cannot be read at byte " + std::to_string(offset + done), errno);
+    if (count == 0) {
+      throw Error("ends at byte " + std::to_string(offset + done) + "; bytes " + std::to_string(offset) +
+                      " to " + std::to_string(offset + out.size()) + " were wanted",
+                  path_, "the file is truncated: copy or download it again");
+    }
+    done += static_cast<size_t>(count);
+  }
+}
+
+}  // namespace spark::engine

@@ -1,0 +1,62 @@
+// The engine: one thread that drives a StepModel over all running requests, batched.
+//
+//   Engine engine(model, tokenizer, {.eos_token = 1});
+//   const uint64_t id = engine.submit(request, [](Output output) { post(output); });
+//   engine.abort(id);      // e.g. when the client is gone; its choices finish with kAbort
+//
+// Each choice of a request is a sequence with a slot of the model. A step has one row for every sequence that
+// decodes, in turn if they are too many, and fills up with chunks of prompts in order of admission. What a
+// sequence computes depends on its own tokens only, so batching, chunking and waiting never change an answer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/forward/step_model.h"
+#include "engine/schedule/request.h"
+#include "text/tokenizer.h"
+
+namespace spark::engine {
+
+struct EngineOptions {
+  int32_t eos_token = 1;
+  // 0 in the next three: as much as the model allows.
+  int32_t max_sequences = 0;           // running at once
+  int32_t max_step_rows = 0;           // rows of one step
+  int32_t max_context = 0;             // tokens of a sequence, prompt and answer
+  size_t max_waiting = 256;            // choices that wait; more are refused
+  EngineObserver* observer = nullptr;  // outlives the engine
+};
+
+struct EngineLoad {
+  int64_t running = 0;
+  int64_t waiting = 0;
+  int64_t prefill_backlog_tokens = 0;  // prompt tokens of running sequences not yet computed
+  double cache_usage = 0;              // 0..1: tokens held by running sequences, of all that fit
+};
+
+class Engine {
+ public:
+  // The model and the tokenizer outlive the engine.
+  Engine(StepModel& model, const text::Tokenizer& tokenizer, const EngineOptions& options);
+  // Aborts what is left and waits for the step in progress.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  int32_t max_context() const;
+  int32_t max_sequences() const;
+
+  // May be called from any thread, like the rest. Throws Refused, or Error when the request does not fit the
+  // model; the sink is not called then.
+  uint64_t submit(GenerationRequest request, OutputSink sink);
+  void abort(uint64_t request);
+  void abort_all();
+  EngineLoad load() const;
+
+ private:
+  class Worker;
+  std::unique_ptr<Worker> worker_;
+};
+
+}  // namespace spark::engine

@@ -1,0 +1,91 @@
+// A request as the engine takes it, and what it reports back.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/error.h"
+#include "engine/schedule/sampling.h"
+
+namespace spark::engine {
+
+struct GenerationRequest {
+  std::vector<int32_t> prompt;          // at least one token
+  SamplingParams sampling;              // choice i draws with seed + i
+  int32_t choices = 1;                  // independent answers to the prompt
+  int32_t max_tokens = 16;              // per choice; prompt and answer must fit into the context
+  int32_t min_tokens = 0;               // before them, no end of sequence and no stop token, string or other
+  bool ignore_eos = false;              // go on past the end of sequence
+  std::vector<int32_t> stop_token_ids;  // end the answer, and are no part of its text
+  std::vector<std::string> stop;        // strings that end it
+  bool include_stop = false;            // keep the stop string or token in the text
+  bool skip_special = true;             // leave the tokens flagged special out of the text
+  std::optional<int32_t> top_logprobs;  // log probability of each token, and of this many likeliest ones
+  std::string client;                   // whom the request is from; waiting clients take turns
+};
+
+enum class FinishReason { kStop, kLength, kAbort, kError };
+const char* name(FinishReason reason);  // "stop", "length", "abort", "error": values of the metric's label
+
+struct Finish {
+  FinishReason reason = FinishReason::kStop;
+  std::variant<std::monostate, int32_t, std::string> stop;  // the stop token or string, if it was one
+  std::string error;                                        // of kError
+};
+
+struct TokenOutput {
+  int32_t token = 0;
+  std::optional<TokenLogprobs> logprobs;
+};
+
+// What one step added to one choice. Text that may be the beginning of a stop string or of a character is
+// held back, so `text` need not be the text of `tokens`; over the whole answer they agree.
+struct Output {
+  int32_t choice = 0;
+  std::vector<TokenOutput> tokens;
+  std::string text;
+  std::optional<Finish> finish;  // set on the last output of the choice
+};
+
+// Called on the engine's thread, in order, until every choice has finished. Must neither block nor throw.
+using OutputSink = std::function<void(Output)>;
+
+// Times and counts of a choice that has finished; seconds on the monotonic clock, 0 when it did not come so
+// far.
+struct ChoiceRecord {
+  FinishReason reason = FinishReason::kStop;
+  int64_t prompt_tokens = 0;
+  int64_t output_tokens = 0;
+  double arrived_s = 0;
+  double admitted_s = 0;
+  double first_token_s = 0;
+  double last_token_s = 0;
+  double finished_s = 0;
+};
+
+// Told what happens, on the engine's thread; metrics implement it.
+class EngineObserver {
+ public:
+  virtual ~EngineObserver() = default;
+  virtual void on_step(int64_t prompt_rows, int64_t decode_rows) = 0;
+  virtual void on_first_token(double after_arrival_s) = 0;
+  virtual void on_next_token(double after_previous_s) = 0;
+  virtual void on_finish(const ChoiceRecord& record) = 0;
+};
+
+// The engine does not take a request.
+class Refused : public Error {
+ public:
+  enum class Why { kQueueFull, kStopping };
+  Refused(Why why, std::string what) : Error(std::move(what)), why_(why) {}
+  Why why() const { return why_; }
+
+ private:
+  Why why_;
+};
+
+}  // namespace spark::engine

@@ -1,0 +1,55 @@
+// Ends a text stream at the first stop string, whatever the chunks it arrives in.
+//
+//   StopStrings stop({"\n\n", "END"}, false);
+//   out += stop.push("one\n");    // "one": the line break could begin a stop string and waits
+//   out += stop.push("\nx");      // "": found; stop.matched() == 0, what follows is dropped
+//   out += stop.flush();          // at the end of the stream: what still waited
+//
+// The match that ends first in the text wins; of several that end there, the longest. The text up to its
+// start (with include_stop: up to its end) is what comes out. Only what could still belong to a match waits:
+// the longest suffix that begins a stop string. Time is linear in the text, whatever the number of stop
+// strings (Aho-Corasick).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace spark::text {
+
+class StopStrings {
+ public:
+  // No stop string may be empty. Throws Error.
+  explicit StopStrings(const std::vector<std::string>& stops, bool include_stop = false);
+
+  std::string push(std::string_view text);
+  std::string flush();
+
+  bool stopped() const { return matched_.has_value(); }
+  std::optional<size_t> matched() const { return matched_; }  // the index of the stop string
+  size_t held_bytes() const { return held_.size(); }
+
+ private:
+  struct Node {
+    std::vector<std::pair<uint8_t, uint32_t>> children;
+    uint32_t fallback = 0;  // the longest proper suffix that begins a stop string
+    uint32_t depth = 0;     // its length
+    int32_t stop = -1;      // of the longest stop string that ends here
+    uint32_t stop_length = 0;
+  };
+  uint32_t child_of(uint32_t node, uint8_t byte) const;  // 0 when there is none
+  uint32_t advance(uint32_t node, uint8_t byte) const;
+  void add(std::string_view stop, int32_t index);
+  void link_fallbacks();
+
+  std::vector<Node> nodes_ = std::vector<Node>(1);
+  bool include_stop_;
+  uint32_t state_ = 0;
+  std::string held_;  // as long as the state's depth
+  std::optional<size_t> matched_;
+};
+
+}  // namespace spark::text
