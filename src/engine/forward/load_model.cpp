@@ -8,6 +8,9 @@
 #ifdef SPARK_HAS_CPU_BACKEND
 #include "engine/kernels/cpu/cpu_backend.h"
 #endif
+#ifdef SPARK_HAS_CUDA_BACKEND
+#include "engine/kernels/cuda/cuda_backend.h"
+#endif
 #include "engine/kernels/reference/reference_backend.h"
 #include "text/engram_map.h"
 
@@ -52,6 +55,9 @@ void check_limits(const CacheLimits& limits, const model::ModelConfig& config) {
 
 std::vector<std::string> backend_names() {
   std::vector<std::string> names;
+#ifdef SPARK_HAS_CUDA_BACKEND
+  if (cuda_device_count() > 0) names.push_back("cuda");
+#endif
 #ifdef SPARK_HAS_CPU_BACKEND
   names.push_back("cpu");
 #endif
@@ -62,6 +68,9 @@ std::vector<std::string> backend_names() {
 std::unique_ptr<Backend> make_backend(const std::string& name, int threads) {
 #ifdef SPARK_HAS_CPU_BACKEND
   if (name == "cpu") return make_cpu_backend(threads);
+#endif
+#ifdef SPARK_HAS_CUDA_BACKEND
+  if (name == "cuda" && cuda_device_count() > 0) return make_cuda_backend({});
 #endif
   (void)threads;
   if (name == "reference") return make_reference_backend();

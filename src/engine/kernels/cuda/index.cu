@@ -69,15 +69,15 @@ __global__ void __launch_bounds__(kScoreThreads) score_kernel(const __grid_const
   const IndexSelectArgs& a = p.a;
   launch_dependents();
   wait_for_inputs();
-  const int row0 = static_cast<int>(blockIdx.y);
+  const int row0 = p.work.row_begin + static_cast<int>(blockIdx.y);
   const int sequence = a.step.sequence[row0];
   if (sequence < 0) return;
   // Restricted rows have lists of their own; otherwise rows of a sequence go together.
   int rows = 1;
   if (!p.restricted) {
-    const int offset = row0 - a.step.first_row[row0];
+    const int offset = row0 - max(a.step.first_row[row0], p.work.row_begin);
     if (offset % kGroupRows != 0) return;
-    rows = min(kGroupRows, a.step.last_row[row0] - row0 + 1);
+    rows = min(kGroupRows, min(a.step.last_row[row0], p.work.row_end - 1) - row0 + 1);
   }
   const int visible = visible_entries(a, row0 + rows - 1);
   const int list = p.restricted ? a.max_blocks * a.block_size : visible;
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kScoreThreads) score_kernel(const __grid_const
       if (t < 2) {
         const int i = base + g + t * 8;
         if (i < list) {
-          p.work.scores[static_cast<int64_t>(row0 + r) * p.work.stride + i] = float_to_bf16(t == 0 ? sum[0] : sum[1]);
+          p.work.scores[static_cast<int64_t>(row0 - p.work.row_begin + r) * p.work.stride + i] = float_to_bf16(t == 0 ? sum[0] : sum[1]);
         }
       }
     }
@@ -296,13 +296,15 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(const __grid_con
   const IndexSelectArgs& a = p.a;
   launch_dependents();
   wait_for_inputs();
-  const int row = static_cast<int>(blockIdx.x);
+  const int place = static_cast<int>(blockIdx.x);
+  const int row = p.work.row_begin + place;
   if (a.step.sequence[row] < 0) return;
   const int thread = static_cast<int>(threadIdx.x);
   const int visible = visible_entries(a, row);
-  const uint16_t* scores = p.work.scores + static_cast<int64_t>(row) * p.work.stride;
+  const uint16_t* scores = p.work.scores + static_cast<int64_t>(place) * p.work.stride;
   int32_t* selected = a.selected + static_cast<int64_t>(row) * a.top_k;
-  int32_t* candidates = a.candidate_blocks + static_cast<int64_t>(row) * a.max_blocks;
+  int32_t* candidates =
+      a.candidate_blocks == nullptr ? nullptr : a.candidate_blocks + static_cast<int64_t>(row) * a.max_blocks;
 
   int list = visible;
   if (p.restricted) {
@@ -319,8 +321,8 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(const __grid_con
     list = kept;
   }
   const auto key = [&](int i) { return order_key(scores[i]); };
-  const auto emit = [&](int place, int i) {
-    selected[place] = p.restricted ? candidates[i / a.block_size] * a.block_size + i % a.block_size : i;
+  const auto emit = [&](int at, int i) {
+    selected[at] = p.restricted ? candidates[i / a.block_size] * a.block_size + i % a.block_size : i;
   };
   const int chosen = select_ascending(s, list, a.top_k, key, emit);
   for (int i = chosen + thread; i < a.top_k; i += kSelectThreads) selected[i] = -1;
@@ -328,7 +330,7 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(const __grid_con
   if (a.mode != CandidateMode::kProduce) return;
   __syncthreads();
   const int count = visible > 0 ? (visible - 1) / a.block_size + 1 : 0;
-  uint16_t* best = p.work.block_best + static_cast<int64_t>(row) * p.work.block_stride;
+  uint16_t* best = p.work.block_best + static_cast<int64_t>(place) * p.work.block_stride;
   __shared__ int finite;
   if (thread == 0) finite = 0;
   __syncthreads();
@@ -344,7 +346,7 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(const __grid_con
   __syncthreads();
   const int wanted = min(a.max_blocks, finite);  // blocks of minus infinity are dropped
   const int kept_blocks = select_ascending(
-      s, count, wanted, [&](int b) { return uint32_t{best[b]}; }, [&](int place, int b) { candidates[place] = b; });
+      s, count, wanted, [&](int b) { return uint32_t{best[b]}; }, [&](int at, int b) { candidates[at] = b; });
   for (int i = kept_blocks + thread; i < a.max_blocks; i += kSelectThreads) candidates[i] = -1;
 }
 
@@ -359,13 +361,13 @@ void launch_index_scores(const Launch& on, const IndexSelectArgs& args, const In
                                                       round_up(args.max_entries, args.block_size))
                                   : args.max_entries;
   launch_kernel(on, score_kernel,
-                dim3(static_cast<unsigned>(ceil_div(list, kEntriesPerBlock)), static_cast<unsigned>(args.step.rows)),
+                dim3(static_cast<unsigned>(ceil_div(list, kEntriesPerBlock)), static_cast<unsigned>(work.row_end - work.row_begin)),
                 kScoreThreads, sizeof(ScoreShared), 1, ScoreParams{args, work, restricted});
 }
 
 void launch_index_select(const Launch& on, const IndexSelectArgs& args, const IndexWorkspace& work) {
   const bool restricted = args.mode == CandidateMode::kRestrict;
-  launch_kernel(on, select_kernel, dim3(static_cast<unsigned>(args.step.rows)), kSelectThreads, 0, 1,
+  launch_kernel(on, select_kernel, dim3(static_cast<unsigned>(work.row_end - work.row_begin)), kSelectThreads, 0, 1,
                 ScoreParams{args, work, restricted});
 }
 

@@ -190,6 +190,7 @@ void launch_route(const Launch& on, const RouteArgs& args);
 void launch_quantise(const Launch& on, const QuantiseArgs& args);
 void launch_rms_norm(const Launch& on, const RmsNormArgs& args);
 void launch_embed(const Launch& on, const EmbedArgs& args, const PreparedWeight& table);
+void launch_gather_rows(const Launch& on, const GatherRowsArgs& args);
 constexpr int kMixOutputs = 25;  // 24 dot products and the sum of squares
 int mhc_mix_chunks(int64_t columns);
 void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixArgs& args, const float* fn,
@@ -211,9 +212,12 @@ void launch_sparse_attention(const Launch& on, const SparseAttentionArgs& args);
 
 // ---- indexer --------------------------------------------------------------------------------------------------------
 
+// One launch takes rows row_begin .. row_end - 1 of the step; workspace rows count from row_begin.
 struct IndexWorkspace {
-  uint16_t* scores = nullptr;      // [rows][stride]
-  uint16_t* block_best = nullptr;  // [rows][block_stride]
+  int row_begin = 0;
+  int row_end = 0;
+  uint16_t* scores = nullptr;      // [row_end - row_begin][stride]
+  uint16_t* block_best = nullptr;  // [row_end - row_begin][block_stride]
   int64_t stride = 0;
   int64_t block_stride = 0;
 };
@@ -223,7 +227,13 @@ void launch_index_select(const Launch& on, const IndexSelectArgs& args, const In
 
 // ---- selection ------------------------------------------------------------------------------------------------------
 
-// best[m] = index of the largest logit of a row, the lowest on ties; a NaN never wins. workspace: 2 * rows * 64 words.
+// One place of the draft blocks: m = Markov rows of the previous tokens, BF16 [rows][rank]; then, given the product of m
+// and the Markov head (FP32 [rows][vocab]), the drafts and confidences. best: [rows][64].
+void launch_draft_gather(const Launch& on, const DraftArgs& args, int place, const PreparedWeight& embed, uint16_t* m);
+void launch_draft_pick(const Launch& pieces, const Launch& finish, const DraftArgs& args, int place,
+                       const float* product, const PreparedWeight& confidence_proj, const uint16_t* m, uint64_t* best);
+
+// best[m] = index of the largest logit of a row, the lowest on ties; a NaN never wins. workspace: [rows][64].
 void launch_argmax(const Launch& on, const float* logits, int rows, int64_t vocabulary, int64_t stride, int32_t* best,
                    uint64_t* workspace);
 

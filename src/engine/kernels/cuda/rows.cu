@@ -1,6 +1,7 @@
 // Row-wise kernels: quantising cast, RMS norm, mHC collapse and expand, means, embedding, Engram.
 #include "engine/kernels/cuda/device.cuh"
 #include "engine/kernels/cuda/launch.h"
+#include "engine/kernels/cuda/table.cuh"
 
 namespace spark::engine::cuda {
 namespace {
@@ -190,34 +191,14 @@ __global__ void stream_mean_kernel(const uint16_t* h, int hidden, int streams, u
   store_eight(out + row * out_stride + index, sum);
 }
 
-// The bits of one table element, from either layout of a BF16 weight.
-struct TableView {
-  const uint8_t* tiles;
-  const uint32_t* exception_offsets;
-  const uint32_t* exceptions;
-  int64_t rows;
-  int64_t cols;
-  int base;
-  bool packed;
-};
-
-__device__ uint16_t table_value(const TableView& table, int64_t row, int64_t col) {
-  const int64_t tile_blocks = ceil_div(table.cols, kTileCols);
-  if (!table.packed) {
-    return *reinterpret_cast<const uint16_t*>(table.tiles + bf16_tile_offset(row, col, tile_blocks));
+__global__ void gather_rows_kernel(const uint16_t* in, const int32_t* row, int cols, uint16_t* out) {
+  launch_dependents();
+  wait_for_inputs();
+  const int64_t to = blockIdx.x;
+  const int64_t from = row[to];
+  for (int i = static_cast<int>(threadIdx.x); i < cols; i += static_cast<int>(blockDim.x)) {
+    out[to * cols + i] = in[from * cols + i];
   }
-  const int pair = tile_pair(static_cast<int>(row & 15), static_cast<int>(col & 31));
-  const uint32_t word = *reinterpret_cast<const uint32_t*>(table.tiles + packed_word_offset(row, col, tile_blocks));
-  const uint32_t turned = __funnelshift_l(word, word, 4 * (pair & 3)) >> (16 * (col & 1));
-  const uint32_t bits = table.tiles[packed_byte_offset(row, col, tile_blocks)] | (turned & kPackedNibbleMask);
-  const uint32_t code = (bits >> 7) & 15u;
-  uint32_t v = (bits & 0x807Fu) | (code == 0 ? 0u : (code + static_cast<uint32_t>(table.base)) << 7);
-  if ((v & 0x7FFFu) == 0) {  // a zero, or an exception
-    for (uint32_t e = table.exception_offsets[row]; e < table.exception_offsets[row + 1]; ++e) {
-      if (table.exceptions[e] >> 16 == static_cast<uint32_t>(col)) v = table.exceptions[e] & 0xFFFFu;
-    }
-  }
-  return static_cast<uint16_t>(v);
 }
 
 __global__ void embed_kernel(TableView table, const int32_t* token, const int32_t* sequence, int64_t first_vocab_row,
@@ -361,12 +342,15 @@ void launch_stream_mean(const Launch& on, const StreamMeanArgs& args) {
                 kThreads, 0, 1, args.h, args.hidden, args.streams, args.out, args.out_stride);
 }
 
+void launch_gather_rows(const Launch& on, const GatherRowsArgs& args) {
+  launch_kernel(on, gather_rows_kernel, dim3(static_cast<unsigned>(args.rows)), 256, 0, 1, args.in, args.row, args.cols,
+                args.out);
+}
+
 void launch_embed(const Launch& on, const EmbedArgs& args, const PreparedWeight& table) {
-  const TableView view = {table.tiles, table.exception_offsets,          table.exceptions, table.rows,
-                          table.cols,  table.exponent_base, table.layout == Layout::kPacked};
   launch_kernel(on, embed_kernel,
                 dim3(static_cast<unsigned>(ceil_div(args.hidden, 256)), static_cast<unsigned>(args.step.rows)), 256, 0,
-                1, view, args.step.token, args.step.sequence, args.first_vocab_row, args.overrides, args.override_rows,
+                1, table_view(table), args.step.token, args.step.sequence, args.first_vocab_row, args.overrides, args.override_rows,
                 args.streams, args.hidden, args.h, args.pre);
 }
 

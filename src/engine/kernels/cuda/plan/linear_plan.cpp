@@ -67,8 +67,9 @@ LinearLaunch plan_linear(const LinearShape& shape, const LinearSplit& split, int
     for (int row_warps = 1; row_warps <= kLinearWarps; row_warps *= 2) {
       l.row_warps = row_warps;
       l.shard_warps = kLinearWarps / row_warps;
-      if (l.shard_warps > split.shards) continue;
-      l.cluster = split.shards / l.shard_warps;
+      // Small groups of rows may leave warps without a shard; they add zero.
+      if (l.shard_warps > split.shards && !shape.rowwise) continue;
+      l.cluster = std::max(1, split.shards / l.shard_warps);
       if (l.cluster > device.max_cluster) break;
       const int64_t group_rows = int64_t{16} * l.row_tiles * row_warps;
       if (shape.rowwise && shape.rows_per_group % group_rows != 0) break;
