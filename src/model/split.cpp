@@ -71,13 +71,11 @@ RankSplit split_for(const ModelConfig& config, int64_t ranks) {
                           std::to_string(kBlock) + "-blocks on " + on,
                       ""});
   }
-  const auto leaves_idle = [&](const char* name, int64_t all, int64_t rank) {
-    if (all == 0 || rank * (ranks - 1) < all) return;
-    faults.push_back({name, std::to_string(all) + " leaves the last of " + on + " with padding only", ""});
-  };
-  leaves_idle("vocab_size", split.all_vocabulary, split.vocabulary);
-  leaves_idle("(hc_mult + 1) * hidden_size", split.all_engram_output, split.engram_output);
-  leaves_idle("hidden_size", split.all_main_output, split.main_output);
+  if (split.vocabulary * (ranks - 1) >= config.vocab_size) {  // every rank must have a best token of its own
+    faults.push_back({"vocab_size",
+                      std::to_string(config.vocab_size) + " leaves the last of " + on + " with padding only",
+                      ""});
+  }
   throw_if_any(faults, "tensor-parallel " + std::to_string(ranks), "choose another number of ranks");
   return split;
 }

@@ -318,13 +318,11 @@ std::vector<int32_t> encode_prompt(const std::vector<PromptSegment>& prompt, con
   return ids;
 }
 
-OutputStart output_start(const std::vector<ChatMessage>& messages, const ChatOptions& options) {
-  OutputStart start;
-  start.in_tool_calls = options.tool_choice == ToolChoice::kRequired;
+OutputStage output_stage(const std::vector<ChatMessage>& messages, const ChatOptions& options) {
+  if (options.tool_choice == ToolChoice::kRequired) return OutputStage::kToolCalls;
   const bool answered =
       options.continue_final_message && !messages.empty() && has_text_or_calls(messages.back());
-  start.in_reasoning = options.thinking && !answered && !start.in_tool_calls;
-  return start;
+  return options.thinking && !answered ? OutputStage::kReasoning : OutputStage::kContent;
 }
 
 std::vector<int32_t> encode_chat(const std::vector<ChatMessage>& messages, const ChatOptions& options,

@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "common/json.h"
+#include "text/output_stage.h"
 #include "text/tokenizer.h"
 
 namespace spark::text {
@@ -123,12 +124,8 @@ std::vector<PromptSegment> render_chat(const std::vector<ChatMessage>& messages,
 std::string prompt_text(const std::vector<PromptSegment>& prompt);
 std::vector<int32_t> encode_prompt(const std::vector<PromptSegment>& prompt, const Tokenizer& tokenizer);
 
-// Where the model's output begins: what the parsers of text/reasoning.h and text/tool_calls.h must know.
-struct OutputStart {
-  bool in_reasoning = false;   // after <think>, before its close
-  bool in_tool_calls = false;  // after the opened call block (ToolChoice::kRequired)
-};
-OutputStart output_start(const std::vector<ChatMessage>& messages, const ChatOptions& options);
+// Where the output of this prompt begins.
+OutputStage output_stage(const std::vector<ChatMessage>& messages, const ChatOptions& options);
 
 std::vector<int32_t> encode_chat(const std::vector<ChatMessage>& messages, const ChatOptions& options,
                                  const Tokenizer& tokenizer);

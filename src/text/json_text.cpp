@@ -52,4 +52,42 @@ std::string to_prompt_json(const Json& value) {
   return out;
 }
 
+void append_json_escaped(std::string_view text, std::string& out) {
+  constexpr std::string_view kHex = "0123456789abcdef";
+  for (const char c : text) {
+    const auto byte = static_cast<uint8_t>(c);
+    switch (c) {
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\b':
+        out += "\\b";
+        break;
+      case '\f':
+        out += "\\f";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      default:
+        if (byte < 0x20) {
+          out += "\\u00";
+          out += kHex[byte >> 4];
+          out += kHex[byte & 15];
+        } else {
+          out += c;
+        }
+    }
+  }
+}
+
 }  // namespace spark::text

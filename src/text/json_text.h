@@ -5,11 +5,16 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "common/json.h"
 
 namespace spark::text {
 
 std::string to_prompt_json(const Json& value);
+
+// Appends what stands between the quotes of a JSON string; `text` may be a piece of a longer one, cut
+// anywhere.
+void append_json_escaped(std::string_view text, std::string& out);
 
 }  // namespace spark::text

@@ -13,7 +13,6 @@ namespace spark::engine {
 namespace {
 
 using model::Dtype;
-using model::TensorEntry;
 
 // Shares of an embedding: the common direction and the token's own (squares add to one).
 constexpr float kSharedPart = 0.6f;
@@ -335,7 +334,7 @@ void SyntheticWeights::quantise_table(const std::string& name, int64_t rows, int
   }
 }
 
-void SyntheticWeights::quantise(const TensorEntry& tensor, const std::string& name) {
+void SyntheticWeights::quantise(const model::TensorEntry& tensor, const std::string& name) {
   if (latest_.name == name) return;
   const bool is_scale = tensor.dtype == Dtype::kF8E8m0;
   const bool is_table = ends_with(name, "engram.embed");
@@ -359,7 +358,7 @@ void SyntheticWeights::quantise(const TensorEntry& tensor, const std::string& na
   }
 }
 
-std::vector<uint8_t> SyntheticWeights::bytes(const TensorEntry& tensor) {
+std::vector<uint8_t> SyntheticWeights::bytes(const model::TensorEntry& tensor) {
   switch (tensor.dtype) {
     case Dtype::kF8E8m0:
       quantise(tensor, without(tensor.name, ".scale"));

@@ -36,8 +36,8 @@ struct HttpRequest {
 struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
-  std::string body;
-  HttpHeaders headers;
+  std::string body = {};
+  HttpHeaders headers = {};
 };
 
 // The answer to one request, from any thread. What is said after the client has gone, or after the answer is
@@ -71,7 +71,7 @@ class HttpHandler {
 struct HttpOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;     // 0: any free one
-  std::string unix_socket;  // a path; instead of host and port
+  std::string unix_socket = {};  // a path; instead of host and port
   int handler_threads = 2;
   size_t max_connections = 256;
   size_t max_header_bytes = 16 << 10;

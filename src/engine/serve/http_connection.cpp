@@ -36,7 +36,7 @@ std::string chunk(const std::string& bytes) {
   return out.append(bytes).append("\r\n");
 }
 
-std::string text(beast::string_view view) {
+std::string copy_of(beast::string_view view) {
   return {view.data(), view.size()};
 }
 
@@ -167,9 +167,9 @@ void HttpConnection::take_head() {
   is_http_1_0_ = head.version() < 11;
   is_head_method_ = head.method() == beast::http::verb::head;
   keep_alive_ = parser_->keep_alive();
-  request_ = {text(head.method_string()), path_of(text(head.target())), {}, {}, peer_};
+  request_ = {copy_of(head.method_string()), path_of(copy_of(head.target())), {}, {}, peer_};
   for (const auto& field : head) {
-    request_.headers.emplace_back(text(field.name_string()), text(field.value()));
+    request_.headers.emplace_back(copy_of(field.name_string()), copy_of(field.value()));
   }
   if (request_.method == "OPTIONS" && head.target() == "*") request_.path = "*";
 

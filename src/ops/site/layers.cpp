@@ -28,7 +28,8 @@ void remember(const Json& value, const std::string& path, const std::string& fil
     origins[path] = {file, {}};
     return;
   }
-  for (auto it = value.begin(); it != value.end(); ++it) remember(*it, member_path(path, it.key()), file, origins);
+  for (auto it = value.begin(); it != value.end(); ++it)
+    remember(*it, member_path(path, it.key()), file, origins);
 }
 
 void merge(Json& base, const Json& layer, const std::string& path, const std::string& file,
@@ -77,11 +78,13 @@ std::vector<std::pair<std::string, Json>> chain_of(const Repository& repository,
       break;
     }
     file = parent.get<std::string>();
-    const bool seen = std::any_of(chain.begin(), chain.end(), [&](const auto& entry) { return entry.first == file; });
+    const bool seen =
+        std::any_of(chain.begin(), chain.end(), [&](const auto& entry) { return entry.first == file; });
     if (seen || chain.size() == kMaxLayers) {
-      faults.push_back({chain.back().first,
-                        {"extends", seen ? "names " + file + ", which extends this file again" : "chain is too long",
-                         "let profiles extend one base each"}});
+      faults.push_back(
+          {chain.back().first,
+           {"extends", seen ? "names " + file + ", which extends this file again" : "chain is too long",
+            "let profiles extend one base each"}});
       complete = false;
       break;
     }
@@ -104,9 +107,10 @@ void check_site(const Json& value, const std::string& path, const std::string& f
       continue;
     }
     const auto guess = nearest(here, allowed);
-    faults.push_back({file,
-                      {here, "is not a site setting",
-                       guess ? "did you mean \"" + *guess + "\"?" : "settings that are promoted belong in a profile"}});
+    faults.push_back(
+        {file,
+         {here, "is not a site setting",
+          guess ? "did you mean \"" + *guess + "\"?" : "settings that are promoted belong in a profile"}});
   }
 }
 
@@ -119,13 +123,14 @@ size_t value_position(const Json& arguments, const std::string& name) {
 }
 
 // One site setting in a profile that states its arguments and environment itself: it becomes exactly those.
-bool lower_setting(const std::string& key, const Json& value, const std::string& file, LayeredDocument& layers,
-                   Json& site, FileFaults& faults) {
+bool lower_setting(const std::string& key, const Json& value, const std::string& file,
+                   LayeredDocument& layers, Json& site, FileFaults& faults) {
   bool carried = false;
   Json& arguments = layers.document["serve_args"];
   for (const auto& rows : {vllm_arguments(), vllm_variables()}) {
     for (const Setting& row : rows) {
-      if (key != row.key || row.when == SettingWhen::kRocenante || row.when == SettingWhen::kSparknet) continue;
+      if (key != row.key || row.when == SettingWhen::kRocenante || row.when == SettingWhen::kSparknet)
+        continue;
       if (!carried) {
         Faults bad;
         check_setting(JsonReader(value, "engine." + key, bad), row);
@@ -229,8 +234,8 @@ Origin LayeredDocument::origin_of(const std::string& path) const {
   return fallback;
 }
 
-LayeredDocument load_layers(const Repository& repository, const std::string& profile, const std::string& site_file,
-                            FileFaults& faults) {
+LayeredDocument load_layers(const Repository& repository, const std::string& profile,
+                            const std::string& site_file, FileFaults& faults) {
   LayeredDocument layers;
   auto chain = chain_of(repository, profile, faults, layers.complete);
   for (auto& [file, document] : chain) {

@@ -39,15 +39,23 @@ constexpr std::array<const char*, 4> kSingleGroups = {"--pipeline-parallel-size"
 
 }  // namespace
 
-std::span<const RequiredVariable> ring_policy() { return kRingPolicy; }
+std::span<const RequiredVariable> ring_policy() {
+  return kRingPolicy;
+}
 
 std::string ring_roce_allreduce(const TransportTraits& transport) {
   if (transport.sparknet) return {};
   return transport.one_shot ? "1" : "0";
 }
 
-std::span<const char* const> ring_forbidden_variables() { return kForbiddenVariables; }
-std::span<const char* const> ring_forbidden_arguments() { return kForbiddenArguments; }
-std::span<const char* const> ring_single_groups() { return kSingleGroups; }
+std::span<const char* const> ring_forbidden_variables() {
+  return kForbiddenVariables;
+}
+std::span<const char* const> ring_forbidden_arguments() {
+  return kForbiddenArguments;
+}
+std::span<const char* const> ring_single_groups() {
+  return kSingleGroups;
+}
 
 }  // namespace spark::ops

@@ -62,8 +62,9 @@ void render_settings(Site& site) {
   if (!document.contains("engine")) return;
   Faults faults;
   if (document.contains("serve_args")) {
-    faults.push_back({"serve_args", "stands beside typed settings",
-                      "state the server's arguments once: in engine, further ones in engine.extra_arguments"});
+    faults.push_back(
+        {"serve_args", "stands beside typed settings",
+         "state the server's arguments once: in engine, further ones in engine.extra_arguments"});
   }
   const RenderedEngine rendered = render_engine(document, faults);
   if (document.contains("environment") && document["environment"].is_object()) {
@@ -85,7 +86,8 @@ void render_settings(Site& site) {
   }
   for (const auto& [carrier, source] : rendered.sources) {
     const bool variable = rendered.environment.count(carrier) != 0;
-    site.sources[(variable ? "environment." : "serve_args.") + (carrier.empty() ? "MODEL" : carrier)] = source;
+    site.sources[(variable ? "environment." : "serve_args.") + (carrier.empty() ? "MODEL" : carrier)] =
+        source;
   }
 }
 
@@ -100,7 +102,8 @@ void read_resolved(Site& site) {
     const Origin origin = site.origin_of(fault.where);
     if (fault.what == "is missing" && fault.hint.empty()) {
       for (const std::string& path : site_paths()) {
-        if (path == fault.where) fault.hint = "set it in config/site.json (cp config/site.example.json config/site.json)";
+        if (path == fault.where)
+          fault.hint = "set it in config/site.json (cp config/site.example.json config/site.json)";
       }
     }
     site.faults.push_back({origin.file, fault});
@@ -195,7 +198,8 @@ ReportShape read_report_shape(const Json& report) {
   }
   const auto text = [&](const char* key) -> std::optional<std::string> {
     const auto found = identity->find(key);
-    return found != identity->end() && found->is_string() ? std::optional(found->get<std::string>()) : std::nullopt;
+    return found != identity->end() && found->is_string() ? std::optional(found->get<std::string>())
+                                                          : std::nullopt;
   };
   shape.transport = text("transport");
   shape.kernel_backend = text("kernel_backend").value_or(kDefaultKernelFamily);

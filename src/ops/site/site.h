@@ -1,12 +1,13 @@
-// A site, loaded: everything that the operator declares, read from one repository, with every fault of every file.
+// A site, loaded: everything that the operator declares, read from one repository, with every fault of every
+// file.
 //
 //   Repository repository(".");
 //   Site site = load_site(repository, {.profile = "config/cluster-64k.json"});
 //   throw_if_any_fault(site);                // or let doctor turn the faults into findings
 //   for (const Node& node : site.nodes.nodes) node_environment(site.profile, site.nodes, node);
 //
-// Loading reads files only; it runs nothing and contacts nobody. What was read is kept as facts, so that rules are
-// pure functions of a Site.
+// Loading reads files only; it runs nothing and contacts nobody. What was read is kept as facts, so that
+// rules are pure functions of a Site.
 #pragma once
 
 #include <map>
@@ -47,7 +48,7 @@ struct ReportShape {
 
 struct ReferenceReport {
   std::string path;
-  bool named = false;                // by the profile; otherwise the baseline's default
+  bool named = false;  // by the profile; otherwise the baseline's default
   bool exists = false;
   std::optional<ReportShape> shape;  // nullopt: the report cannot be read
 };
@@ -59,9 +60,10 @@ struct ArtifactState {
 
 struct Site {
   SiteRequest request;
-  LayeredDocument layers;                      // the profile, merged
-  Json resolved;                               // `layers` with engine settings rendered and site facts filled in
-  std::map<std::string, std::string> sources;  // "environment.X" or "serve_args.--x" -> the setting it came from
+  LayeredDocument layers;  // the profile, merged
+  Json resolved;           // `layers` with engine settings rendered and site facts filled in
+  std::map<std::string, std::string>
+      sources;  // "environment.X" or "serve_args.--x" -> the setting it came from
   ClusterProfile profile;
   EngineSettings engine;
   std::string nodes_file;
@@ -71,15 +73,16 @@ struct Site {
   std::optional<SourceManifest> manifest;
   std::optional<KernelPolicy> policy;
   ReferenceReport reference;
-  std::map<std::string, SeriesState> series;        // per locked source
-  std::map<std::string, bool> lockfiles;            // path -> exists
-  std::map<std::string, ArtifactState> artifacts;   // per deployment artifact of the manifest
-  std::optional<std::string> watch_list;            // its text
+  std::map<std::string, SeriesState> series;       // per locked source
+  std::map<std::string, bool> lockfiles;           // path -> exists
+  std::map<std::string, ArtifactState> artifacts;  // per deployment artifact of the manifest
+  std::optional<std::string> watch_list;           // its text
   FileFaults faults;
   bool profile_loaded = false;  // the profile has been read; otherwise only `faults` has content
   bool nodes_loaded = false;
 
-  // Where a value of the resolved profile was written: file, and the setting it follows from when that is another.
+  // Where a value of the resolved profile was written: file, and the setting it follows from when that is
+  // another.
   Origin origin_of(const std::string& path) const;
 };
 

@@ -118,7 +118,7 @@ TEST(RankSplit, RefusesWhatCannotBeCut) {
     split_for(config, 7);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(error.describe().find("2 faults"), std::string::npos) << error.describe();
+    EXPECT_NE(error.describe().find("100 leaves the last of 7 ranks"), std::string::npos) << error.describe();
   }
   EXPECT_THROW(split_for(config, 0), Error);
   EXPECT_THROW(split_for(config, 9), Error);

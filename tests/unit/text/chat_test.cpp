@@ -138,18 +138,17 @@ TEST(Chat, ResultsOfUnknownTypeAreNamed) {
             std::string::npos);
 }
 
-TEST(Chat, OutputStartFollowsThePrompt) {
+TEST(Chat, OutputStageFollowsThePrompt) {
   const ChatMessage user = message(Role::kUser, "q");
   ChatOptions options;
-  EXPECT_TRUE(output_start({user}, options).in_reasoning);
-  EXPECT_FALSE(output_start({user}, chat_mode()).in_reasoning);
+  EXPECT_EQ(output_stage({user}, options), OutputStage::kReasoning);
+  EXPECT_EQ(output_stage({user}, chat_mode()), OutputStage::kContent);
   options.continue_final_message = true;
-  EXPECT_TRUE(output_start({user, message(Role::kAssistant, "")}, options).in_reasoning);
-  EXPECT_FALSE(output_start({user, message(Role::kAssistant, "a")}, options).in_reasoning);
+  EXPECT_EQ(output_stage({user, message(Role::kAssistant, "")}, options), OutputStage::kReasoning);
+  EXPECT_EQ(output_stage({user, message(Role::kAssistant, "a")}, options), OutputStage::kContent);
   options.continue_final_message = false;
   options.tool_choice = ToolChoice::kRequired;
-  EXPECT_TRUE(output_start({user}, options).in_tool_calls);
-  EXPECT_FALSE(output_start({user}, options).in_reasoning);
+  EXPECT_EQ(output_stage({user}, options), OutputStage::kToolCalls);
 }
 
 TEST(Chat, ErrorsSayWhere) {

@@ -185,10 +185,16 @@ class Backend final : public CudaBackend {
 
   void grouped_linear(const GroupedLinearArgs& args) override {
     const PreparedWeight& w = WeightStore::prepared(*args.weight);
-    if (w.layout != Layout::kFp8 || w.rows % args.groups != 0 || w.rows / args.groups % kTileRows != 0) {
+    if (w.layout != Layout::kFp8 || w.rows % args.groups != 0) {
       throw Error("grouped projection of " + std::to_string(w.rows) + " rows in " + std::to_string(args.groups) +
                       " groups",
-                  "CUDA backend", "groups of an FP8 weight have a multiple of 16 rows");
+                  "CUDA backend", "the weight is FP8 and its rows are whole groups");
+    }
+    if (w.rows / args.groups % kTileRows != 0) {
+      return launch_linear_plain(main(), w,
+                                 {.out = w.rows, .cols = w.cols, .rows_per_group = w.rows / args.groups, .x = args.x,
+                                  .x_stride = args.groups * w.cols, .rows = args.rows, .y = args.y,
+                                  .y_stride = w.rows});
     }
     const LinearShape shape = {.rows = w.rows,
                                .cols = w.cols,
@@ -217,9 +223,7 @@ class Backend final : public CudaBackend {
   }
 
   void mhc_mix(const MhcMixArgs& args) override {
-    if (args.streams != 4) {
-      throw Error(std::to_string(args.streams) + " residual streams", "CUDA backend", "the kernels have four");
-    }
+    require_streams(args.streams);
     const int64_t columns = int64_t{args.streams} * args.hidden;
     float* partials = scratch<float>(Scratch::kMhcPartials,
                                      int64_t{args.rows} * kMixOutputs * mhc_mix_chunks(columns));
@@ -232,11 +236,13 @@ class Backend final : public CudaBackend {
   }
 
   void mhc_collapse(const MhcCollapseArgs& args) override {
+    require_four(args.streams);
     if (args.pre == pending_pre_) join();
     launch_mhc_collapse(main(), args);
   }
 
   void mhc_expand(const MhcExpandArgs& args) override {
+    require_streams(args.streams);
     join();
     launch_mhc_expand(main(), args);
   }
@@ -354,6 +360,15 @@ class Backend final : public CudaBackend {
   }
 
  private:
+  static void require_streams(int streams) {
+    if (streams >= 1 && streams <= 4) return;
+    throw Error(std::to_string(streams) + " residual streams", "CUDA backend", "the kernels take one to four");
+  }
+  static void require_four(int streams) {
+    if (streams == 4) return;
+    throw Error("collapse of " + std::to_string(streams) + " residual streams", "CUDA backend", "the kernel takes four");
+  }
+
   // The next launch on the main chain. It may overlap its predecessor unless that is a copy, a graph or an event.
   Launch main() {
     const Launch on = {.stream = stream_->get(), .dependent = options_.dependent_launch && chained_, .device = limits_};
@@ -459,7 +474,13 @@ class Backend final : public CudaBackend {
   template <class Where>
   void linear_on(const Where& where, const LinearArgs& args) {
     const PreparedWeight& w = WeightStore::prepared(*args.weight);
-    if (w.layout == Layout::kF32) return launch_linear_f32(where(), args, w);
+    if (w.layout == Layout::kF32 || w.layout == Layout::kPlainBf16) {
+      return launch_linear_plain(where(), w,
+                                 {.out = w.rows, .cols = w.cols, .rows_per_group = w.rows, .x = args.x,
+                                  .x_stride = w.cols, .rows = args.rows, .y = args.y, .y_f32 = args.y_f32,
+                                  .y_stride = args.y_stride});
+    }
+    if (w.layout == Layout::kFp4) return launch_linear_fp4(where(), args, w);
     const bool codes = w.layout == Layout::kFp8;
     const LinearShape shape = {.rows = w.rows, .cols = w.cols, .activation_bytes = codes ? 1 : 2};
     StreamGemmParams params = params_of(w);

@@ -64,7 +64,14 @@ void launch_kernel(const Launch& on, void (*kernel)(Parameters...), dim3 grid, i
 
 // ---- weights in the kernels' layouts --------------------------------------------------------------------------------
 
-enum class Layout : uint8_t { kFp8, kBf16, kPacked, kF32, kFp4 };
+enum class Layout : uint8_t {
+  kFp8,
+  kBf16,
+  kPacked,     // 12 bits an element
+  kFp4,
+  kF32,        // row-major, as in the checkpoint
+  kPlainBf16,  // row-major: widths that are no multiple of eight
+};
 
 // What Weight::prepared points to (host memory, owned by the backend).
 struct PreparedWeight {
@@ -139,7 +146,21 @@ void launch_stream_fp8(const Launch& on, const LinearLaunch& plan, const StreamG
 void launch_stream_fp8_bf16(const Launch& on, const LinearLaunch& plan, const StreamGemmParams& params);
 void launch_stream_bf16(const Launch& on, const LinearLaunch& plan, const StreamGemmParams& params);
 void launch_stream_packed(const Launch& on, const LinearLaunch& plan, const StreamGemmParams& params);
-void launch_linear_f32(const Launch& on, const LinearArgs& args, const PreparedWeight& weight);
+void launch_linear_fp4(const Launch& on, const LinearArgs& args, const PreparedWeight& weight);
+
+// y[m][n] = sum_k x[m][(n / rows_per_group) * cols + k] * weight[n][k], for FP32, plain BF16 and FP8 weights.
+struct PlainProduct {
+  int64_t out = 0;
+  int64_t cols = 0;
+  int64_t rows_per_group = 0;
+  const uint16_t* x = nullptr;
+  int64_t x_stride = 0;
+  int rows = 0;
+  uint16_t* y = nullptr;
+  float* y_f32 = nullptr;
+  int64_t y_stride = 0;
+};
+void launch_linear_plain(const Launch& on, const PreparedWeight& weight, const PlainProduct& product);
 
 // ---- experts --------------------------------------------------------------------------------------------------------
 

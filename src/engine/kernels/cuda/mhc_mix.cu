@@ -13,8 +13,8 @@ constexpr int kWarps = 8;
 constexpr int kOutputs = 24;
 constexpr int kPerWarp = kOutputs / kWarps;
 
-__global__ void __launch_bounds__(kWarps * 32) mix_partial_kernel(const uint16_t* h, const float* fn, int rows,
-                                                                  int columns, int chunks, float* partial) {
+__global__ void __launch_bounds__(kWarps * 32) mix_partial_kernel(const uint16_t* h, const float* fn, int outputs,
+                                                                  int rows, int columns, int chunks, float* partial) {
   launch_dependents();
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x / 32);
@@ -25,7 +25,9 @@ __global__ void __launch_bounds__(kWarps * 32) mix_partial_kernel(const uint16_t
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       const int column = first + i * 32 + lane;
-      w[o][i] = column < columns ? __ldg(fn + static_cast<int64_t>(warp * kPerWarp + o) * columns + column) : 0.0f;
+      w[o][i] = column < columns && warp * kPerWarp + o < outputs
+                    ? __ldg(fn + static_cast<int64_t>(warp * kPerWarp + o) * columns + column)
+                    : 0.0f;
     }
   }
   wait_for_inputs();
@@ -52,6 +54,7 @@ __global__ void __launch_bounds__(kWarps * 32) mix_partial_kernel(const uint16_t
   }
 }
 
+template <int kStreams>
 __global__ void __launch_bounds__(kWarps * 32) mix_finish_kernel(const float* partial, int chunks, int columns,
                                                                  int iterations, float eps, float norm_eps,
                                                                  const float* scale, const float* base, float* pre,
@@ -70,33 +73,40 @@ __global__ void __launch_bounds__(kWarps * 32) mix_finish_kernel(const float* pa
   }
   __syncthreads();
   if (threadIdx.x >= 32) return;
+  constexpr int kCells = kStreams * kStreams;
   const float rs = __frsqrt_rn(total[kOutputs] / static_cast<float>(columns) + norm_eps);
-  if (lane < 4) {
-    pre[row * 4 + lane] = sigmoid(total[lane] * rs * scale[0] + base[lane]) + eps;
-  } else if (lane < 8) {
-    post[row * 4 + lane - 4] = 2.0f * sigmoid(total[lane] * rs * scale[1] + base[lane]);
+  if (lane < kStreams) {
+    pre[row * kStreams + lane] = sigmoid(total[lane] * rs * scale[0] + base[lane]) + eps;
+  } else if (lane < 2 * kStreams) {
+    post[row * kStreams + lane - kStreams] = 2.0f * sigmoid(total[lane] * rs * scale[1] + base[lane]);
   }
-  // Lane 4i + j holds comb[i][j]; lanes 16..31 repeat lanes 0..15.
-  const int cell = lane & 15;
-  const float logit = total[8 + cell] * rs * scale[2] + base[8 + cell];
-  float largest = fmaxf(logit, __shfl_xor_sync(~0u, logit, 1));
-  largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+  // Lane i * kStreams + j holds comb[i][j]; the lanes beyond repeat them.
+  const int cell = lane % kCells;
+  const int i = cell / kStreams, j = cell % kStreams;
+  const float logit = total[2 * kStreams + cell] * rs * scale[2] + base[2 * kStreams + cell];
+  const auto row_sum = [&](float v) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < kStreams; ++k) sum += __shfl_sync(~0u, v, i * kStreams + k);
+    return sum;
+  };
+  const auto column_sum = [&](float v) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < kStreams; ++k) sum += __shfl_sync(~0u, v, k * kStreams + j);
+    return sum;
+  };
+  float largest = logit;
+#pragma unroll
+  for (int k = 0; k < kStreams; ++k) largest = fmaxf(largest, __shfl_sync(~0u, logit, i * kStreams + k));
   float c = expf(logit - largest);
-  const auto row_sum = [](float v) {
-    v += __shfl_xor_sync(~0u, v, 1);
-    return v + __shfl_xor_sync(~0u, v, 2);
-  };
-  const auto column_sum = [](float v) {
-    v += __shfl_xor_sync(~0u, v, 4);
-    return v + __shfl_xor_sync(~0u, v, 8);
-  };
   c = c / row_sum(c) + eps;
   c = c / (column_sum(c) + eps);
-  for (int i = 1; i < iterations; ++i) {
+  for (int round = 1; round < iterations; ++round) {
     c = c / (row_sum(c) + eps);
     c = c / (column_sum(c) + eps);
   }
-  if (lane < 16) comb[row * 16 + lane] = c;
+  if (lane < kCells) comb[row * kCells + lane] = c;
 }
 
 }  // namespace
@@ -109,11 +119,15 @@ void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixAr
   const int chunks = mhc_mix_chunks(columns);
   // Rows beyond 16 are spread over blocks of their own: the weight stays in L2.
   const unsigned row_blocks = static_cast<unsigned>(ceil_div(args.rows, 16));
+  const int outputs = 2 * args.streams + args.streams * args.streams;
   launch_kernel(partials, mix_partial_kernel, dim3(static_cast<unsigned>(chunks), row_blocks), kWarps * 32, 0, 1,
-                args.h, fn, args.rows, columns, chunks, workspace);
-  launch_kernel(finish, mix_finish_kernel, dim3(static_cast<unsigned>(args.rows)), kWarps * 32, 0, 1, workspace, chunks,
-                columns, args.iterations, args.eps, args.norm_eps, args.scale, args.base, args.pre, args.post,
-                args.comb);
+                args.h, fn, outputs, args.rows, columns, chunks, workspace);
+  const auto kernel = args.streams == 4   ? mix_finish_kernel<4>
+                      : args.streams == 3 ? mix_finish_kernel<3>
+                      : args.streams == 2 ? mix_finish_kernel<2>
+                                          : mix_finish_kernel<1>;
+  launch_kernel(finish, kernel, dim3(static_cast<unsigned>(args.rows)), kWarps * 32, 0, 1, workspace, chunks, columns,
+                args.iterations, args.eps, args.norm_eps, args.scale, args.base, args.pre, args.post, args.comb);
 }
 
 }  // namespace spark::engine::cuda

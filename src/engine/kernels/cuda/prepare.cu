@@ -162,6 +162,7 @@ int64_t prepared_bytes(Layout layout, int64_t rows, int64_t cols) {
     case Layout::kBf16: return tiles * kBf16TileBytes;
     case Layout::kPacked: return tiles * kPackedTileBytes;
     case Layout::kF32: return rows * cols * 4;
+    case Layout::kPlainBf16: return rows * cols * 2;
     case Layout::kFp4: return padded_row_tiles(rows) * ceil_div(cols, kFp4TileCols) * kTileBytes;
   }
   return 0;

@@ -146,6 +146,7 @@ __global__ void __launch_bounds__(1024) collapse_kernel(const uint16_t* h, const
                 codes == nullptr ? nullptr : scales + row * (hidden / 32), scratch);
 }
 
+template <int kStreams>
 __global__ void expand_kernel(const uint16_t* y, const float* post, const float* comb, int hidden, uint16_t* h) {
   launch_dependents();
   wait_for_inputs();
@@ -153,24 +154,24 @@ __global__ void expand_kernel(const uint16_t* y, const float* post, const float*
   const int index = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * 8;
   if (index >= hidden) return;
   const Eight out = load_eight(y + row * hidden + index);
-  Eight stream[4];
+  Eight stream[kStreams];
 #pragma unroll
-  for (int k = 0; k < 4; ++k) stream[k] = load_eight(h + (row * 4 + k) * hidden + index);
+  for (int k = 0; k < kStreams; ++k) stream[k] = load_eight(h + (row * kStreams + k) * hidden + index);
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const float p = post[row * 4 + j];
-    float c[4];
+  for (int j = 0; j < kStreams; ++j) {
+    const float p = post[row * kStreams + j];
+    float c[kStreams];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) c[i] = comb[row * 16 + i * 4 + j];
+    for (int i = 0; i < kStreams; ++i) c[i] = comb[(row * kStreams + i) * kStreams + j];
     Eight result;
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
       float sum = c[0] * stream[0].v[e];
 #pragma unroll
-      for (int i = 1; i < 4; ++i) sum = fmaf(c[i], stream[i].v[e], sum);
+      for (int i = 1; i < kStreams; ++i) sum = fmaf(c[i], stream[i].v[e], sum);
       result.v[e] = p * out.v[e] + sum;
     }
-    store_eight(h + (row * 4 + j) * hidden + index, result);
+    store_eight(h + (row * kStreams + j) * hidden + index, result);
   }
 }
 
@@ -330,7 +331,11 @@ void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args) {
 
 void launch_mhc_expand(const Launch& on, const MhcExpandArgs& args) {
   constexpr int kThreads = 64;
-  launch_kernel(on, expand_kernel,
+  const auto kernel = args.streams == 4   ? expand_kernel<4>
+                      : args.streams == 3 ? expand_kernel<3>
+                      : args.streams == 2 ? expand_kernel<2>
+                                          : expand_kernel<1>;
+  launch_kernel(on, kernel,
                 dim3(static_cast<unsigned>(ceil_div(args.hidden, kThreads * 8)), static_cast<unsigned>(args.rows)),
                 kThreads, 0, 1, args.y, args.post, args.comb, args.hidden, args.h);
 }

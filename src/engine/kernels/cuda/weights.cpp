@@ -59,11 +59,18 @@ Weight WeightStore::place(const Weight& host) {
   switch (host.format) {
     case WeightFormat::kFp8: return keep(host, place_fp8(host));
     case WeightFormat::kBf16: return keep(host, place_bf16(host));
-    case WeightFormat::kF32: return keep(host, place_f32(host));
+    case WeightFormat::kF32: return keep(host, place_plain(host, Layout::kF32));
     case WeightFormat::kFp4: break;
   }
-  throw Error("FP4 weight of " + shape_text(host) + " outside an expert bank", "CUDA backend",
-              "FP4 weights are placed with place_experts");
+  PreparedWeight w{.layout = Layout::kFp4, .rows = host.rows, .cols = host.cols};
+  const int64_t scale_bytes = fp4_scale_bytes(w.rows, w.cols);
+  w.bytes = prepared_bytes(w.layout, w.rows, w.cols) + scale_bytes;
+  uint8_t* tiles = bytes(w.bytes - scale_bytes, "weights");
+  uint8_t* scales = bytes(scale_bytes, "weight scales");
+  place_fp4(host, tiles, scales);
+  w.tiles = tiles;
+  w.scales = scales;
+  return keep(host, w);
 }
 
 PreparedWeight WeightStore::place_fp8(const Weight& host) {
@@ -83,9 +90,9 @@ PreparedWeight WeightStore::place_fp8(const Weight& host) {
   return w;
 }
 
-PreparedWeight WeightStore::place_f32(const Weight& host) {
-  PreparedWeight w{.layout = Layout::kF32, .rows = host.rows, .cols = host.cols};
-  w.bytes = host.rows * host.cols * 4;
+PreparedWeight WeightStore::place_plain(const Weight& host, Layout layout) {
+  PreparedWeight w{.layout = layout, .rows = host.rows, .cols = host.cols};
+  w.bytes = prepared_bytes(layout, host.rows, host.cols);
   uint8_t* copy = bytes(w.bytes, "weights");
   staging_.upload(stream_.get(), copy, host.data, static_cast<size_t>(w.bytes));
   w.tiles = copy;
@@ -93,7 +100,7 @@ PreparedWeight WeightStore::place_f32(const Weight& host) {
 }
 
 PreparedWeight WeightStore::place_bf16(const Weight& host) {
-  require(host.cols % 8 == 0, host, "BF16 columns must be a multiple of 8");
+  if (host.cols % 8 != 0) return place_plain(host, Layout::kPlainBf16);
   PreparedWeight w{.layout = Layout::kPacked, .rows = host.rows, .cols = host.cols};
   if (host.rows >= pack_rows_from_ && host.cols % 32 == 0 && host.cols <= 65536 && pack(host, w)) return w;
   w = {.layout = Layout::kBf16, .rows = host.rows, .cols = host.cols};

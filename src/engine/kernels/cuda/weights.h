@@ -25,7 +25,7 @@ class WeightStore {
  private:
   PreparedWeight place_fp8(const Weight& host);
   PreparedWeight place_bf16(const Weight& host);
-  PreparedWeight place_f32(const Weight& host);
+  PreparedWeight place_plain(const Weight& host, Layout layout);
   bool pack(const Weight& host, PreparedWeight& out);
   void place_fp4(const Weight& host, uint8_t* tiles, uint8_t* scales);
   Weight keep(const Weight& shape, const PreparedWeight& prepared);
