@@ -80,6 +80,10 @@ Json parse_json(std::string_view text, const std::string& source, const JsonLimi
                     std::to_string(limits.max_bytes),
                 source);
   }
+  // The library takes a NUL for the end of the text and would accept anything after it.
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    throw Error("is not valid JSON at " + line_and_column(text, nul + 1) + ": a NUL character", source);
+  }
   Json root;
   StrictBuilder builder(root, limits);
   try {

@@ -14,7 +14,7 @@
 namespace spark {
 
 struct ProcessOptions {
-  std::string directory;                       // working directory; empty: this process's
+  std::string directory = {};                  // working directory; empty: this process's
   double timeout_s = 30;                       // killed (with its process group) after that
   size_t max_output_bytes = size_t{64} << 20;  // per stream
 };

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "common/error.h"
+#include "common/hash.h"
 #include "text/unicode.h"
 
 namespace spark::text {
@@ -97,14 +98,15 @@ EngramMap build_engram_map(const Tokenizer& tokenizer) {
   return map;
 }
 
-uint64_t engram_map_fingerprint(std::span<const int32_t> classes) {
-  uint64_t hash = 0xCBF29CE484222325U;
+std::string engram_map_digest(std::span<const int32_t> classes) {
+  std::string bytes;
+  bytes.reserve(classes.size() * 4);
   for (const int32_t value : classes) {
     for (unsigned shift = 0; shift < 32; shift += 8) {
-      hash = (hash ^ (static_cast<uint32_t>(value) >> shift & 0xFF)) * 0x100000001B3U;
+      bytes.push_back(static_cast<char>(static_cast<uint32_t>(value) >> shift & 0xFF));
     }
   }
-  return hash;
+  return sha256_hex(bytes);
 }
 
 }  // namespace spark::text

@@ -15,6 +15,8 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "text/tokenizer.h"
@@ -28,17 +30,17 @@ struct EngramMap {
 
 EngramMap build_engram_map(const Tokenizer& tokenizer);
 
-// 64-bit FNV-1a of the map as little-endian int32: what a map is compared by.
-uint64_t engram_map_fingerprint(std::span<const int32_t> classes);
+// SHA-256, in hex, of the map as little-endian int32: what a map is compared by.
+std::string engram_map_digest(std::span<const int32_t> classes);
 
-// The map of DeepSeek V4.1 Flash (129,280 tokens); its SHA-256 as little-endian int32 is
-// c60a86322ec17b4142bfef3c57a8d81fb428550cdf487f88a4320cb59fe46481. A map with the same class count but
-// another fingerprint would read wrong table rows without any other sign.
+// The map of DeepSeek V4.1 Flash. A map with the same class count but another digest would read wrong table
+// rows without any other sign.
 struct PublishedEngramMap {
   int32_t token_count;
   int32_t class_count;
-  uint64_t fingerprint;
+  std::string_view digest;
 };
-inline constexpr PublishedEngramMap kPublishedEngramMap = {129280, 99092, 0x6B5CFA68A5F57BA6};
+inline constexpr PublishedEngramMap kPublishedEngramMap = {
+    129280, 99092, "c60a86322ec17b4142bfef3c57a8d81fb428550cdf487f88a4320cb59fe46481"};
 
 }  // namespace spark::text

@@ -70,6 +70,7 @@ std::string StopStrings::push(std::string_view text) {
     const Node& node = nodes_[state_];
     if (node.stop < 0) continue;
     matched_ = static_cast<size_t>(node.stop);
+    unread_ = text.size() - i - 1;
     std::string out = held_.append(text.substr(0, i + 1));
     if (!include_stop_) out.resize(out.size() - node.stop_length);
     held_.clear();
@@ -80,6 +81,13 @@ std::string StopStrings::push(std::string_view text) {
   std::string out = held_.substr(0, held_.size() - nodes_[state_].depth);
   held_.erase(0, out.size());
   return out;
+}
+
+void StopStrings::restart() {
+  state_ = 0;
+  held_.clear();
+  matched_.reset();
+  unread_ = 0;
 }
 
 std::string StopStrings::flush() {

@@ -32,6 +32,11 @@ class StopStrings {
   std::optional<size_t> matched() const { return matched_; }  // the index of the stop string
   size_t held_bytes() const { return held_.size(); }
 
+  // Bytes of the last push() after the match, and a fresh start behind it: what a parser with several sets of
+  // markers needs.
+  size_t unread() const { return unread_; }
+  void restart();
+
  private:
   struct Node {
     std::vector<std::pair<uint8_t, uint32_t>> children;
@@ -50,6 +55,7 @@ class StopStrings {
   uint32_t state_ = 0;
   std::string held_;  // as long as the state's depth
   std::optional<size_t> matched_;
+  size_t unread_ = 0;
 };
 
 }  // namespace spark::text

@@ -16,7 +16,7 @@ namespace {
 void check_header(const SafetensorsHeader& header, uint64_t file_bytes) {
   uint64_t cursor = header.data_offset;
   std::vector<TensorSpec> specs;
-  for (const TensorEntry& entry : header.tensors) {
+  for (const StoredTensor& entry : header.tensors) {
     SPARK_CHECK(entry.offset == cursor);
     SPARK_CHECK(entry.bytes == tensor_bytes(entry));
     SPARK_CHECK(entry.offset + entry.bytes <= file_bytes);
@@ -31,7 +31,7 @@ void check_header(const SafetensorsHeader& header, uint64_t file_bytes) {
   const SafetensorsHeader again = parse_safetensors_header(json, file_bytes - header.data_offset, "again");
   SPARK_CHECK(again.tensors.size() == specs.size());
   // Empty tensors share an offset, so their order may differ.
-  for (const TensorEntry& entry : again.tensors) {
+  for (const StoredTensor& entry : again.tensors) {
     SPARK_CHECK(std::find(specs.begin(), specs.end(), static_cast<const TensorSpec&>(entry)) != specs.end());
   }
 }

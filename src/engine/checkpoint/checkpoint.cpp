@@ -80,7 +80,7 @@ Checkpoint::Checkpoint(const std::string& folder) : folder_(folder) {
 }
 
 void Checkpoint::add(const SafetensorsFile& shard, FaultList& faults) {
-  for (const TensorEntry& entry : shard.header().tensors) {
+  for (const StoredTensor& entry : shard.header().tensors) {
     const auto [place, is_new] = by_name_.emplace(entry.name, Place{&shard, &entry});
     if (!is_new) {
       faults.add(file_name(shard), "holds " + quote_name(entry.name) + ", which " +
@@ -152,7 +152,7 @@ void Checkpoint::check_listing(const CheckpointIndex& index, FaultList& faults) 
   std::unordered_set<std::string_view> listed;
   for (const auto& [name, shard] : index.weight_map) listed.insert(name);
   for (const auto& shard : shards_) {
-    for (const TensorEntry& entry : shard->header().tensors) {
+    for (const StoredTensor& entry : shard->header().tensors) {
       if (listed.contains(entry.name)) continue;
       faults.add(file_name(*shard), "holds " + quote_name(entry.name) + ", which the index does not list");
     }
@@ -163,7 +163,7 @@ std::string Checkpoint::file_name(const SafetensorsFile& shard) const {
   return shard.path().substr(folder_.size() + 1);
 }
 
-const TensorEntry* Checkpoint::find(std::string_view name) const {
+const StoredTensor* Checkpoint::find(std::string_view name) const {
   const auto found = by_name_.find(name);
   return found == by_name_.end() ? nullptr : found->second.entry;
 }
@@ -192,7 +192,7 @@ void Checkpoint::check_against(std::span<const TensorSpec> expected) const {
   names.reserve(expected.size());
   for (const TensorSpec& spec : expected) {
     names.insert(spec.name);
-    const TensorEntry* entry = find(spec.name);
+    const StoredTensor* entry = find(spec.name);
     const auto difference = [&] {
       return quote_name(spec.name) + " is " + describe(*entry) + ", must be " + describe(spec);
     };
@@ -205,7 +205,7 @@ void Checkpoint::check_against(std::span<const TensorSpec> expected) const {
     }
   }
   for (const auto& shard : shards_) {
-    for (const TensorEntry& entry : shard->header().tensors) {
+    for (const StoredTensor& entry : shard->header().tensors) {
       if (names.contains(entry.name)) continue;
       extra.lines.push_back(quote_name(entry.name) + " " + describe(entry) + " in " + file_name(*shard));
     }

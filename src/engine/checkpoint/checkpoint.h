@@ -1,9 +1,18 @@
 // A checkpoint: a folder with model.safetensors.index.json and its shards, or with model.safetensors alone.
 //
 //   const Checkpoint checkpoint("/models/DeepSeek-V4.1-Flash");
-//   checkpoint.check_against(expected);                             // every missing, extra, wrong tensor in
-//   one Error std::span<const uint16_t> w = checkpoint.tensor("embed.weight").as<uint16_t>(); RowReader table
-//   = checkpoint.rows("layers.1.engram.embed.weight");
+//   checkpoint.check_against(expected);  // every missing, extra and wrong tensor in one Error
+//   std::span<const uint16_t> w = checkpoint.tensor("embed.weight").as<uint16_t>();
+//   const RowReader table = checkpoint.rows("layers.1.engram.embed.weight");
+//
+// The room's vocabulary:
+//
+//   tensor.h             TensorSpec, TensorView, tensor_bytes, format_shape
+//   checkpoint.h         Checkpoint: what a loader uses
+//   row_reader.h         RowReader: rows of a table too large to map
+//   safetensors_file.h   SafetensorsFile: one file
+//   safetensors_writer.h SafetensorsWriter: writes one file piece by piece
+//   checkpoint_index.h   CheckpointIndex, shard_name: the list of shards, read and written
 //
 // Opening reads the index and the headers, never a tensor, and reports in one Error every shard that is
 // missing or damaged and every tensor on which index and shards disagree. A shard is mapped by the first
@@ -37,7 +46,7 @@ class Checkpoint {
   const std::vector<std::unique_ptr<const SafetensorsFile>>& shards() const { return shards_; }
 
   // Names, dtypes and shapes without touching the data.
-  const TensorEntry* find(std::string_view name) const;  // null when absent
+  const StoredTensor* find(std::string_view name) const;  // null when absent
   bool contains(std::string_view name) const { return find(name) != nullptr; }
 
   // Both throw Error when there is no such tensor.
@@ -51,7 +60,7 @@ class Checkpoint {
  private:
   struct Place {
     const SafetensorsFile* shard;
-    const TensorEntry* entry;
+    const StoredTensor* entry;
   };
 
   void open_sharded(const std::string& index_path);

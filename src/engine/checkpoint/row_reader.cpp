@@ -5,7 +5,7 @@
 
 namespace spark::engine {
 
-RowReader::RowReader(std::shared_ptr<const RandomAccessFile> file, const TensorEntry& entry)
+RowReader::RowReader(std::shared_ptr<const RandomAccessFile> file, const StoredTensor& entry)
     : file_(std::move(file)), name_(entry.name), dtype_(entry.dtype), offset_(entry.offset) {
   if (entry.shape.size() != 2) {
     throw Error(

@@ -23,7 +23,7 @@ namespace spark::engine {
 class RowReader {
  public:
   // Throws Error when the tensor is not two-dimensional.
-  RowReader(std::shared_ptr<const RandomAccessFile> file, const TensorEntry& entry);
+  RowReader(std::shared_ptr<const RandomAccessFile> file, const StoredTensor& entry);
 
   int64_t rows() const { return rows_; }
   size_t row_bytes() const { return row_bytes_; }

@@ -8,20 +8,20 @@ namespace spark::engine {
 SafetensorsFile::SafetensorsFile(const std::string& path)
     : file_(std::make_shared<const RandomAccessFile>(path)), header_(read_safetensors_header(*file_)) {}
 
-const TensorEntry* SafetensorsFile::find(std::string_view name) const {
-  for (const TensorEntry& entry : header_.tensors) {
+const StoredTensor* SafetensorsFile::find(std::string_view name) const {
+  for (const StoredTensor& entry : header_.tensors) {
     if (entry.name == name) return &entry;
   }
   return nullptr;
 }
 
 TensorView SafetensorsFile::tensor(std::string_view name) const {
-  const TensorEntry* entry = find(name);
+  const StoredTensor* entry = find(name);
   if (entry == nullptr) throw Error("has no tensor " + quote_name(std::string(name)), path());
   return view(*entry);
 }
 
-TensorView SafetensorsFile::view(const TensorEntry& entry) const {
+TensorView SafetensorsFile::view(const StoredTensor& entry) const {
   std::call_once(map_once_, [&] {
     MappedFile map(path());
     if (map.bytes().size() != file_->size()) {
@@ -34,7 +34,7 @@ TensorView SafetensorsFile::view(const TensorEntry& entry) const {
   return {entry.name, entry.dtype, entry.shape, map_->bytes().subspan(entry.offset, entry.bytes), path()};
 }
 
-RowReader SafetensorsFile::rows(const TensorEntry& entry) const {
+RowReader SafetensorsFile::rows(const StoredTensor& entry) const {
   return {file_, entry};
 }
 

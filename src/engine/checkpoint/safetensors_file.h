@@ -30,10 +30,10 @@ class SafetensorsFile {
   uint64_t size() const { return file_->size(); }
   const SafetensorsHeader& header() const { return header_; }
 
-  const TensorEntry* find(std::string_view name) const;  // null when absent; a linear search
-  TensorView tensor(std::string_view name) const;        // throws Error when absent
-  TensorView view(const TensorEntry& entry) const;       // of an entry of this file's header
-  RowReader rows(const TensorEntry& entry) const;        // does not map the file
+  const StoredTensor* find(std::string_view name) const;  // null when absent; a linear search
+  TensorView tensor(std::string_view name) const;         // throws Error when absent
+  TensorView view(const StoredTensor& entry) const;       // of an entry of this file's header
+  RowReader rows(const StoredTensor& entry) const;        // does not map the file
 
  private:
   std::shared_ptr<const RandomAccessFile> file_;

@@ -15,7 +15,7 @@ constexpr const char* kTruncated = "the file is truncated: copy or download it a
 constexpr const char* kDamaged = "the file is damaged or not a safetensors file: copy or download it again";
 
 // Bytes that dtype and shape need; false when they do not fit 63 bits.
-bool needed_bytes(const TensorEntry& entry, uint64_t& bytes) {
+bool needed_bytes(const StoredTensor& entry, uint64_t& bytes) {
   auto product = static_cast<int64_t>(model::dtype_bytes(entry.dtype));
   for (const int64_t extent : entry.shape) {
     if (__builtin_mul_overflow(product, extent, &product)) return false;
@@ -24,9 +24,9 @@ bool needed_bytes(const TensorEntry& entry, uint64_t& bytes) {
   return true;
 }
 
-void check_sizes(const std::vector<RawTensor>& raw, std::vector<TensorEntry>& tensors, FaultList& faults) {
+void check_sizes(const std::vector<RawTensor>& raw, std::vector<StoredTensor>& tensors, FaultList& faults) {
   for (const RawTensor& tensor : raw) {
-    TensorEntry entry;
+    StoredTensor entry;
     entry.name = tensor.name;
     entry.shape = tensor.shape;
     entry.offset = tensor.begin;
@@ -63,10 +63,10 @@ void check_names(const std::vector<RawTensor>& raw, FaultList& faults) {
 }
 
 // The sorted tensors must follow each other without hole or overlap.
-void check_order(const std::vector<TensorEntry>& tensors, FaultList& faults) {
+void check_order(const std::vector<StoredTensor>& tensors, FaultList& faults) {
   uint64_t covered = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const TensorEntry& entry = tensors[i];
+    const StoredTensor& entry = tensors[i];
     if (entry.offset < covered) {
       faults.add(quote_name(entry.name), "overlaps " + quote_name(tensors[i - 1].name));
     } else if (entry.offset > covered) {
@@ -77,7 +77,7 @@ void check_order(const std::vector<TensorEntry>& tensors, FaultList& faults) {
   }
 }
 
-void check_length(const std::vector<TensorEntry>& tensors, uint64_t data_bytes, const std::string& path) {
+void check_length(const std::vector<StoredTensor>& tensors, uint64_t data_bytes, const std::string& path) {
   const uint64_t described = tensors.empty() ? 0 : tensors.back().offset + tensors.back().bytes;
   if (described == data_bytes) return;
   throw Error("holds " + format_count(data_bytes) + " bytes of tensors; its header describes " +
@@ -119,7 +119,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_
   header.tensors.reserve(raw.size());
   check_names(raw, faults);
   check_sizes(raw, header.tensors, faults);
-  std::sort(header.tensors.begin(), header.tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
+  std::sort(header.tensors.begin(), header.tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
     return a.offset != b.offset ? a.offset < b.offset
            : a.bytes != b.bytes ? a.bytes < b.bytes
                                 : a.name < b.name;
@@ -130,7 +130,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_
   check_length(header.tensors, data_bytes, path);
 
   header.data_offset = 8 + json.size();
-  for (TensorEntry& entry : header.tensors) entry.offset += header.data_offset;
+  for (StoredTensor& entry : header.tensors) entry.offset += header.data_offset;
   return header;
 }
 

@@ -1,7 +1,7 @@
 // The header of a safetensors file: 8 bytes little-endian length N, N bytes of JSON, then the tensors' bytes.
 //
 //   const SafetensorsHeader header = read_safetensors_header(file);
-//   for (const TensorEntry& entry : header.tensors) ...   // in the order of their bytes
+//   for (const StoredTensor& entry : header.tensors) ...   // in the order of their bytes
 //
 // Stricter than needed to read: the JSON is an object that starts at its first byte, has no repeated key and
 // nothing after it but white space; each tensor has exactly dtype, shape, data_offsets; the dtype is known;
@@ -29,13 +29,13 @@ struct SafetensorsLimits {
   static constexpr size_t kRank = 16;
 };
 
-struct TensorEntry : TensorSpec {
+struct StoredTensor : TensorSpec {
   uint64_t offset = 0;  // of the first byte, from the start of the file
   uint64_t bytes = 0;
 };
 
 struct SafetensorsHeader {
-  std::vector<TensorEntry> tensors;                           // ascending offset
+  std::vector<StoredTensor> tensors;                          // ascending offset
   std::vector<std::pair<std::string, std::string>> metadata;  // file order
   uint64_t data_offset = 0;                                   // where the tensors' bytes begin
 };

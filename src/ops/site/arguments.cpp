@@ -8,7 +8,9 @@
 namespace spark::ops {
 namespace {
 
-bool is_name(const std::string& word) { return word.size() > 2 && word.compare(0, 2, "--") == 0; }
+bool is_name(const std::string& word) {
+  return word.size() > 2 && word.compare(0, 2, "--") == 0;
+}
 
 bool is_switch(const std::string& name) {
   const Setting* row = setting_of_argument(name);
@@ -64,7 +66,8 @@ class SettingsReader {
     if (!config.empty()) {
       const JsonReader reader(config, std::string("serve_args.") + kName, faults_);
       settings.draft_tokens = reader.field("num_speculative_tokens").optional_integer(1, 64);
-      settings.draft_tensor_parallel_size = reader.field("draft_tensor_parallel_size").optional_integer(1, 64);
+      settings.draft_tensor_parallel_size =
+          reader.field("draft_tensor_parallel_size").optional_integer(1, 64);
     }
     settings.speculative = std::move(config);
   }

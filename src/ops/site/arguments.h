@@ -36,8 +36,8 @@ class ServerArguments {
   std::vector<ServerArgument> all_;
 };
 
-// What tools need to know about the engine, whichever kind it is and however the profile states it. A value that the
-// profile does not state is nullopt.
+// What tools need to know about the engine, whichever kind it is and however the profile states it. A value
+// that the profile does not state is nullopt.
 struct EngineSettings {
   std::string model_path;
   std::string served_model_name;

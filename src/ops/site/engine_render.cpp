@@ -82,16 +82,18 @@ class EngineRenderer {
   }
 
   void require(const JsonReader& reader) {
-    std::vector<const char*> required = {"model_path", "served_model_name", "host",
-                                         "port",       "nodes",             "max_model_len",
-                                         "max_num_seqs", "max_num_batched_tokens"};
-    if (kind_ == EngineKind::kNative) required.insert(required.end(), {"service", "program", "memory_max_gib"});
+    std::vector<const char*> required = {
+        "model_path", "served_model_name", "host",         "port",
+        "nodes",      "max_model_len",     "max_num_seqs", "max_num_batched_tokens"};
+    if (kind_ == EngineKind::kNative)
+      required.insert(required.end(), {"service", "program", "memory_max_gib"});
     for (const char* key : required) {
       if (!reader.field(key).present()) reader.field(key).fault("is missing");
     }
     if (find("speculative") != nullptr) {
       for (const char* key : {"method", "num_speculative_tokens"}) {
-        if (!reader.field("speculative").field(key).present()) reader.field("speculative").field(key).fault("is missing");
+        if (!reader.field("speculative").field(key).present())
+          reader.field("speculative").field(key).fault("is missing");
       }
     }
   }
@@ -130,10 +132,14 @@ class EngineRenderer {
 
   bool applies(SettingWhen when) const {
     switch (when) {
-      case SettingWhen::kAlways: return true;
-      case SettingWhen::kTilelang: return kernel_backend() == "tilelang";
-      case SettingWhen::kSparknet: return transport() != nullptr && transport()->one_shot && transport()->sparknet;
-      case SettingWhen::kRocenante: return transport() != nullptr && transport()->one_shot && !transport()->sparknet;
+      case SettingWhen::kAlways:
+        return true;
+      case SettingWhen::kTilelang:
+        return kernel_backend() == "tilelang";
+      case SettingWhen::kSparknet:
+        return transport() != nullptr && transport()->one_shot && transport()->sparknet;
+      case SettingWhen::kRocenante:
+        return transport() != nullptr && transport()->one_shot && !transport()->sparknet;
     }
     return false;
   }
@@ -250,8 +256,12 @@ void check_setting(const JsonReader& reader, const Setting& row) {
   const auto low = static_cast<int64_t>(row.low);
   const auto high = static_cast<int64_t>(std::min(row.high, static_cast<double>(kLargestExactDouble)));
   switch (row.kind) {
-    case SettingKind::kInteger: reader.integer(low, high); return;
-    case SettingKind::kNumber: reader.number(row.low, row.high); return;
+    case SettingKind::kInteger:
+      reader.integer(low, high);
+      return;
+    case SettingKind::kNumber:
+      reader.number(row.low, row.high);
+      return;
     case SettingKind::kText:
     case SettingKind::kPathBelow: {
       const std::string text = reader.string();
@@ -261,24 +271,31 @@ void check_setting(const JsonReader& reader, const Setting& row) {
     }
     case SettingKind::kDigit:
     case SettingKind::kSwitch:
-    case SettingKind::kSwitchOff: reader.boolean(); return;
+    case SettingKind::kSwitchOff:
+      reader.boolean();
+      return;
     case SettingKind::kList:
       for (const JsonReader& item : reader.items()) check_words(item, item.string());
       return;
-    case SettingKind::kObject: require_object(reader); return;
+    case SettingKind::kObject:
+      require_object(reader);
+      return;
   }
 }
 
 std::string carried_text(const Json& value, const Setting& row) {
   switch (row.kind) {
-    case SettingKind::kDigit: return value.get<bool>() ? "1" : "0";
-    case SettingKind::kPathBelow: return value.get<std::string>() + row.suffix;
+    case SettingKind::kDigit:
+      return value.get<bool>() ? "1" : "0";
+    case SettingKind::kPathBelow:
+      return value.get<std::string>() + row.suffix;
     case SettingKind::kList: {
       std::string joined;
       for (const Json& item : value) joined += (joined.empty() ? "" : ",") + item.get<std::string>();
       return joined;
     }
-    default: return value.is_string() ? value.get<std::string>() : value.dump();
+    default:
+      return value.is_string() ? value.get<std::string>() : value.dump();
   }
 }
 
@@ -292,6 +309,8 @@ std::vector<int64_t> capture_ladder(int64_t largest) {
   return sizes;
 }
 
-RenderedEngine render_engine(const Json& profile, Faults& faults) { return EngineRenderer(profile, faults).render(); }
+RenderedEngine render_engine(const Json& profile, Faults& faults) {
+  return EngineRenderer(profile, faults).render();
+}
 
 }  // namespace spark::ops

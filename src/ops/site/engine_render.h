@@ -4,8 +4,9 @@
 //     -> serve_args  /models --served-model-name ... --max-model-len 524288 ...
 //        environment NCCL_BUFFSIZE=1048576 ...
 //
-// Values that follow from others are derived, never written twice: both world sizes and the drafter's follow `nodes`,
-// kernels follow kernel_backend, graph sizes follow sequences and drafts, cache folders follow one root.
+// Values that follow from others are derived, never written twice: both world sizes and the drafter's follow
+// `nodes`, kernels follow kernel_backend, graph sizes follow sequences and drafts, cache folders follow one
+// root.
 #pragma once
 
 #include <map>
@@ -35,7 +36,8 @@ std::string carried_text(const Json& value, const Setting& row);
 // A fault unless the value is of the setting's kind and range.
 void check_setting(const JsonReader& reader, const Setting& row);
 
-// The ladder of captured batch sizes up to `largest`: small ones densely, then every fourth, then every eighth.
+// The ladder of captured batch sizes up to `largest`: small ones densely, then every fourth, then every
+// eighth.
 std::vector<int64_t> capture_ladder(int64_t largest);
 
 }  // namespace spark::ops

@@ -1,6 +1,7 @@
 // A profile is written in layers, so that nothing is written twice: a profile may extend another file
-// ("extends": "config/base/serving.json", and so on), and the site file (config/site.json, not in Git) adds what
-// belongs to one site only. Later layers win; objects merge key by key, everything else is replaced, null removes.
+// ("extends": "config/base/vllm.json", or an array of them), and the site file (config/site.json, not in Git)
+// adds what belongs to one site only. Later layers win; objects merge key by key, everything else is
+// replaced, null removes.
 //
 //   FileFaults faults;
 //   LayeredDocument layers = load_layers(repository, "config/cluster.json", "config/site.json", faults);
@@ -35,14 +36,14 @@ struct LayeredDocument {
   std::vector<std::string> files;         // in the order in which they apply
   bool complete = true;                   // false: a layer could not be read at all
 
-  // The origin of a path, of its nearest ancestor or of its nearest descendant; the last profile layer when nothing
-  // is known about it.
+  // The origin of a path, of its nearest ancestor or of its nearest descendant; the last profile layer when
+  // nothing is known about it.
   Origin origin_of(const std::string& path) const;
 };
 
 // `site_file` may be empty (no site layer); a site file that does not exist is no layer either.
-LayeredDocument load_layers(const Repository& repository, const std::string& profile, const std::string& site_file,
-                            FileFaults& faults);
+LayeredDocument load_layers(const Repository& repository, const std::string& profile,
+                            const std::string& site_file, FileFaults& faults);
 
 // The paths that a site file may set, for documentation and for "is not a site setting".
 const std::vector<std::string>& site_paths();

@@ -12,14 +12,15 @@ std::string entry_path(const NodeMap& map, const Node& node, const char* field) 
   return std::string("node ") + node.name + " " + field;
 }
 
-// The forwarded mesh reaches the opposite rank through both neighbours. The lower rank of the pair uses stripe 0 by
-// its next and stripe 1 by its previous neighbour, the higher one the other way round, so that the two directions
-// meet; four paths add the crossed pair.
+// The forwarded mesh reaches the opposite rank through both neighbours. The lower rank of the pair uses
+// stripe 0 by its next and stripe 1 by its previous neighbour, the higher one the other way round, so that
+// the two directions meet; four paths add the crossed pair.
 std::vector<std::string> opposite_devices(const ClusterProfile& profile, const Node& node) {
   const int64_t opposite = (node.rank + 2) % 4;
   const PeerDevices* next = node.peer((node.rank + 1) % 4);
   const PeerDevices* previous = node.peer((node.rank + 3) % 4);
-  if (next == nullptr || previous == nullptr || next->devices.size() < 2 || previous->devices.size() < 2) return {};
+  if (next == nullptr || previous == nullptr || next->devices.size() < 2 || previous->devices.size() < 2)
+    return {};
   const PeerDevices* first = node.rank < opposite ? next : previous;
   const PeerDevices* second = node.rank < opposite ? previous : next;
   std::vector<std::string> devices = {first->devices[0], second->devices[1]};
@@ -66,7 +67,8 @@ std::map<std::string, NodeVariable> node_environment(const ClusterProfile& profi
   }
   if (transport.sparknet) result[prefix + "_TOPOLOGY"] = {transport.topology, "fabric.transport"};
   if (node.roce_gid_index) {
-    const NodeVariable index = {std::to_string(*node.roce_gid_index), entry_path(map, node, "roce_gid_index")};
+    const NodeVariable index = {std::to_string(*node.roce_gid_index),
+                                entry_path(map, node, "roce_gid_index")};
     result["NCCL_IB_GID_INDEX"] = index;
     result[prefix + "_GID_INDEX"] = index;
   }

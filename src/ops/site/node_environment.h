@@ -20,11 +20,12 @@ struct NodeVariable {
 std::map<std::string, NodeVariable> node_environment(const ClusterProfile& profile, const NodeMap& map,
                                                      const Node& node);
 
-// The GID slot that the node's RDMA devices must use: the node's own, else the one-shot transport's, else NCCL's,
-// else 3. `fallback` when the configured text is no number.
+// The GID slot that the node's RDMA devices must use: the node's own, else the one-shot transport's, else
+// NCCL's, else 3. `fallback` when the configured text is no number.
 int64_t configured_gid_index(const ClusterProfile& profile, const Node& node, int64_t fallback = 3);
 
-// The peer map as compact JSON, in the node map's order; on the forwarded mesh with the opposite rank appended.
+// The peer map as compact JSON, in the node map's order; on the forwarded mesh with the opposite rank
+// appended.
 std::string peer_devices_json(const ClusterProfile& profile, const NodeMap& map, const Node& node);
 
 }  // namespace spark::ops

@@ -19,13 +19,13 @@ struct SeriesEntry {
 std::vector<SeriesEntry> parse_series(std::string_view text);
 
 struct SeriesState {
-  bool series_exists = true;             // also true when the source has no series
-  std::vector<std::string> missing;      // patches that the series names and the folder lacks (paths)
-  std::string fingerprint;               // SHA-256; empty when a file is missing
+  bool series_exists = true;         // also true when the source has no series
+  std::vector<std::string> missing;  // patches that the series names and the folder lacks (paths)
+  std::string fingerprint;           // SHA-256; empty when a file is missing
 };
 
-// Fingerprint: each applied upstream commit and a NUL; the series file; each patch's name, a NUL, its bytes. Of a
-// source without any of these it is the SHA-256 of nothing.
+// Fingerprint: each applied upstream commit and a NUL; the series file; each patch's name, a NUL, its bytes.
+// Of a source without any of these it is the SHA-256 of nothing.
 SeriesState inspect_series(const Repository& repository, const LockedSource& source);
 
 }  // namespace spark::ops

@@ -106,6 +106,7 @@ struct ClusterProfile {
 ClusterProfile read_profile(const Json& resolved, Faults& faults);
 
 // Replaces {home} by the home folder and {deployment} by the checkout; what has no value yet stays.
-std::string expand_places(const std::string& text, const std::string& home, const std::string& deployment = {});
+std::string expand_places(const std::string& text, const std::string& home,
+                          const std::string& deployment = {});
 
 }  // namespace spark::ops

@@ -59,7 +59,9 @@ const Setting* setting_of_argument(std::string_view name) {
   return row != nullptr ? row : row_named(native_arguments(), name);
 }
 
-const Setting* setting_of_variable(std::string_view name) { return row_named(vllm_variables(), name); }
+const Setting* setting_of_variable(std::string_view name) {
+  return row_named(vllm_variables(), name);
+}
 
 std::string meaning_of(std::string_view resolved_path) {
   static constexpr std::string_view kEnvironment = "environment.";
@@ -78,8 +80,8 @@ std::string meaning_of(std::string_view resolved_path) {
   }
   if (resolved_path.starts_with(kEngine)) {
     const std::string_view key = resolved_path.substr(kEngine.size());
-    for (const auto& rows : {vllm_arguments(), vllm_variables(), vllm_ingredients(), native_arguments(),
-                             native_ingredients()}) {
+    for (const auto& rows :
+         {vllm_arguments(), vllm_variables(), vllm_ingredients(), native_arguments(), native_ingredients()}) {
       for (const Setting& row : rows) {
         if (key == row.key) return row.meaning;
       }

@@ -1,6 +1,6 @@
-// Every typed engine setting, as one table: where it stands in a profile's "engine" object, what kind of value it
-// is, which server argument or variable carries it, and what it means. Rendering, validation, `spark config show`,
-// `spark config diff` and docs/settings.md all read this table.
+// Every typed engine setting, as one table: where it stands in a profile's "engine" object, what kind of
+// value it is, which server argument or variable carries it, and what it means. Rendering, validation, `spark
+// config show`, `spark config diff` and docs/settings.md all read this table.
 #pragma once
 
 #include <span>
@@ -24,9 +24,10 @@ enum class SettingKind {
 enum class SettingWhen { kAlways, kSparknet, kRocenante, kTilelang };
 
 struct Setting {
-  const char* key;   // below "engine"; a leading @ marks a value derived from others
+  const char* key;  // below "engine"; a leading @ marks a value derived from others
   SettingKind kind;
-  const char* name;  // "--argument", "VARIABLE"; "" is the positional argument; nullptr: feeds derived values only
+  const char*
+      name;  // "--argument", "VARIABLE"; "" is the positional argument; nullptr: feeds derived values only
   const char* meaning;
   double low = 0;
   double high = 1e15;
@@ -34,14 +35,14 @@ struct Setting {
   SettingWhen when = SettingWhen::kAlways;
 };
 
-std::span<const Setting> vllm_arguments();     // in the order of the command line
-std::span<const Setting> vllm_variables();     // sorted by name
-std::span<const Setting> vllm_ingredients();   // without a carrier of their own
-std::span<const Setting> native_arguments();   // spark-engine's command line, in order
+std::span<const Setting> vllm_arguments();    // in the order of the command line
+std::span<const Setting> vllm_variables();    // sorted by name
+std::span<const Setting> vllm_ingredients();  // without a carrier of their own
+std::span<const Setting> native_arguments();  // spark-engine's command line, in order
 std::span<const Setting> native_ingredients();
 
-// Variables that may stand in `environment` although no typed setting carries them: per-node values, the variables
-// of transports that are not promoted, and those for debugging.
+// Variables that may stand in `environment` although no typed setting carries them: per-node values, the
+// variables of transports that are not promoted, and those for debugging.
 struct KnownName {
   const char* name;
   const char* meaning;
@@ -54,8 +55,8 @@ std::span<const KnownName> other_arguments();
 const Setting* setting_of_argument(std::string_view name);
 const Setting* setting_of_variable(std::string_view name);
 
-// What a resolved profile path means ("environment.NCCL_ALGO", "serve_args.--port", "host.memguard_gib"); "" when
-// nothing is known.
+// What a resolved profile path means ("environment.NCCL_ALGO", "serve_args.--port", "host.memguard_gib"); ""
+// when nothing is known.
 std::string meaning_of(std::string_view resolved_path);
 
 }  // namespace spark::ops

@@ -28,8 +28,10 @@ constexpr Setting kVllmArguments[] = {
     {"max_parallel_prefills", kInteger, "--max-parallel-prefills", "prompts that are read at once", 1, 4096},
     {"gpu_memory_utilization", kNumber, "--gpu-memory-utilization",
      "bound for memory profiling; the KV size is explicit", 0.01, 1},
-    {"max_num_batched_tokens", kInteger, "--max-num-batched-tokens", "tokens per step, prompt chunks included", 1, 1e7},
-    {"kv_cache_memory_bytes", kInteger, "--kv-cache-memory-bytes", "KV cache per rank, in bytes", 1, kMaxBytes},
+    {"max_num_batched_tokens", kInteger, "--max-num-batched-tokens",
+     "tokens per step, prompt chunks included", 1, 1e7},
+    {"kv_cache_memory_bytes", kInteger, "--kv-cache-memory-bytes", "KV cache per rank, in bytes", 1,
+     kMaxBytes},
     {"@capture_size", kInteger, "--max-cudagraph-capture-size",
      "largest batch with a captured graph: sequences x (1 + draft tokens)"},
     {"generation_config", kText, "--generation-config", "whose default sampling the server uses"},
@@ -55,7 +57,8 @@ constexpr Setting kVllmArguments[] = {
     {"flashinfer_autotune", kSwitchOff, "--no-enable-flashinfer-autotune",
      "false: no autotuning of FlashInfer, which serves only the sampler"},
     {"limit_mm_per_prompt", kObject, "--limit-mm-per-prompt", "images per request"},
-    {"mm_processor_cache_gb", kInteger, "--mm-processor-cache-gb", "host cache of processed images, GiB", 0, 1024},
+    {"mm_processor_cache_gb", kInteger, "--mm-processor-cache-gb", "host cache of processed images, GiB", 0,
+     1024},
     {"tls.certificate", kText, "--ssl-certfile", "certificate of the API, a path in the container"},
     {"tls.key", kText, "--ssl-keyfile", "its private key, a path in the container"},
 };
@@ -63,22 +66,26 @@ constexpr Setting kVllmArguments[] = {
 // Sorted by variable.
 constexpr Setting kVllmVariables[] = {
     {"b12x.autotune", kDigit, "B12X_AUTOTUNE", "B12X autotuning; its race may take half of the free memory"},
-    {"b12x.bind_compile_workers", kInteger, "B12X_BIND_COMPILE_WORKERS", "compilers for kernels at bind time", 1, 256},
+    {"b12x.bind_compile_workers", kInteger, "B12X_BIND_COMPILE_WORKERS", "compilers for kernels at bind time",
+     1, 256},
     {"cache.root", kPathBelow, "B12X_COMPILE_CACHE_DIR", "B12X compile cache", 0, 0, "/jit/b12x/compile"},
-    {"cache.root", kPathBelow, "B12X_CUTE_COMPILE_CACHE_DIR", "B12X CuTe compile cache", 0, 0, "/jit/b12x/cute"},
+    {"cache.root", kPathBelow, "B12X_CUTE_COMPILE_CACHE_DIR", "B12X CuTe compile cache", 0, 0,
+     "/jit/b12x/cute"},
     {"b12x.dense_splitk_turbo", kDigit, "B12X_DENSE_SPLITK_TURBO", "B12X split-K variant for dense layers"},
-    {"gid_index", kInteger, "B12X_ROCE_GID_INDEX", "GID slot of the one-shot transport; a node's own wins", 0, 255, "",
-     When::kRocenante},
+    {"gid_index", kInteger, "B12X_ROCE_GID_INDEX", "GID slot of the one-shot transport; a node's own wins", 0,
+     255, "", When::kRocenante},
     {"oneshot.dispatch_max_bytes", kInteger, "B12X_ROCE_ALLREDUCE_DISPATCH_MAX_BYTES",
      "largest payload sent one-shot", 16, kMaxBytes, "", When::kRocenante},
-    {"oneshot.spin_limit", kInteger, "B12X_ROCE_SPIN_LIMIT", "spins before a lost peer stops the rank", 1, 1e12, "",
-     When::kRocenante},
-    {"b12x.state_compile_workers", kInteger, "B12X_STATE_COMPILE_WORKERS", "compilers for state kernels", 1, 256},
+    {"oneshot.spin_limit", kInteger, "B12X_ROCE_SPIN_LIMIT", "spins before a lost peer stops the rank", 1,
+     1e12, "", When::kRocenante},
+    {"b12x.state_compile_workers", kInteger, "B12X_STATE_COMPILE_WORKERS", "compilers for state kernels", 1,
+     256},
     {"b12x.w4a8_tiny_decode", kDigit, "B12X_W4A8_TINY_DECODE",
      "B12X path for tiny batches; it omits the activation clamp, so the text becomes incoherent"},
-    {"b12x.weights_compile_workers", kInteger, "B12X_WEIGHTS_COMPILE_WORKERS", "compilers for weight preparation", 1,
-     256},
-    {"cuda.cache_max_bytes", kInteger, "CUDA_CACHE_MAXSIZE", "limit of the driver's compile cache", 0, kMaxBytes},
+    {"b12x.weights_compile_workers", kInteger, "B12X_WEIGHTS_COMPILE_WORKERS",
+     "compilers for weight preparation", 1, 256},
+    {"cuda.cache_max_bytes", kInteger, "CUDA_CACHE_MAXSIZE", "limit of the driver's compile cache", 0,
+     kMaxBytes},
     {"cache.root", kPathBelow, "CUDA_CACHE_PATH", "the driver's compile cache", 0, 0, "/jit/nv-compute"},
     {"cuda.max_connections", kInteger, "CUDA_DEVICE_MAX_CONNECTIONS", "hardware queues", 1, 128},
     {"cuda.cute_dsl_arch", kText, "CUTE_DSL_ARCH", "architecture that CuTe DSL compiles for"},
@@ -103,12 +110,15 @@ constexpr Setting kVllmVariables[] = {
     {"rdma_devices", kList, "NCCL_IB_HCA", "RDMA devices; an exact list per node on neighbour rings"},
     {"nccl.ib_merge_nics", kDigit, "NCCL_IB_MERGE_NICS", "use both PCIe functions of a port as one"},
     {"nccl.ib_roce_version", kInteger, "NCCL_IB_ROCE_VERSION_NUM", "RoCE version", 1, 2},
-    {"nccl.ib_subnet_aware_routing", kDigit, "NCCL_IB_SUBNET_AWARE_ROUTING", "choose the NIC in the peer's subnet"},
+    {"nccl.ib_subnet_aware_routing", kDigit, "NCCL_IB_SUBNET_AWARE_ROUTING",
+     "choose the NIC in the peer's subnet"},
     {"nccl.ib_subnet_prefix", kInteger, "NCCL_IB_SUBNET_PREFIX_LEN", "subnet length for that choice", 1, 32},
     {"nccl.ignore_cpu_affinity", kDigit, "NCCL_IGNORE_CPU_AFFINITY", "NCCL places its threads itself"},
-    {"nccl.ll128_buffer_bytes", kInteger, "NCCL_LL128_BUFFSIZE", "buffer of the LL128 protocol", 1, kMaxBytes},
+    {"nccl.ll128_buffer_bytes", kInteger, "NCCL_LL128_BUFFSIZE", "buffer of the LL128 protocol", 1,
+     kMaxBytes},
     {"nccl.max_channels", kInteger, "NCCL_MAX_NCHANNELS", "most channels", 1, 64},
-    {"nccl.min_channels", kInteger, "NCCL_MIN_NCHANNELS", "fewest channels; equal to the most on rings", 1, 64},
+    {"nccl.min_channels", kInteger, "NCCL_MIN_NCHANNELS", "fewest channels; equal to the most on rings", 1,
+     64},
     {"nccl.min_traffic_per_channel", kInteger, "NCCL_MIN_TRAFFIC_PER_CHANNEL",
      "bytes that make another channel worth it (patched NCCL)", 1, kMaxBytes},
     {"nccl.mnnvl", kDigit, "NCCL_MNNVL_ENABLE", "multi-node NVLink"},
@@ -131,54 +141,63 @@ constexpr Setting kVllmVariables[] = {
     {"runtime.safetensors_fast_gpu", kDigit, "SAFETENSORS_FAST_GPU", "load weights straight to the GPU"},
     {"display_carveout_weights", kDigit, "SPARK3_DISPLAY_CARVEOUT_WEIGHTS",
      "embedding and head in the memory that is reserved for displays"},
-    {"@cost_directory", kText, "SPARK3_DSPARK_COST_DIR", "verification costs, profiled per image and topology"},
+    {"@cost_directory", kText, "SPARK3_DSPARK_COST_DIR",
+     "verification costs, profiled per image and topology"},
     {"dspark.dead_rows_tau", kNumber, "SPARK3_DSPARK_DEAD_ROWS_TAU",
      "survival below which verification rows skip the routed experts", 0, 1},
-    {"dspark.main_projection_tp", kDigit, "SPARK3_DSPARK_MAIN_PROJ_TP", "split the drafter's main projection"},
+    {"dspark.main_projection_tp", kDigit, "SPARK3_DSPARK_MAIN_PROJ_TP",
+     "split the drafter's main projection"},
     {"dspark.vocab_parallel", kDigit, "SPARK3_DSPARK_VOCAB_PARALLEL", "split greedy drafting by vocabulary"},
     {"engram_async", kDigit, "SPARK3_ENGRAM_ASYNC", "read Engram rows beside the forward launch"},
-    {"oneshot.allgather_max_bytes", kInteger, "SPARKNET_ROCE_ALLGATHER_MAX_BYTES", "largest one-shot all-gather", 16,
-     kMaxBytes, "", When::kSparknet},
+    {"oneshot.allgather_max_bytes", kInteger, "SPARKNET_ROCE_ALLGATHER_MAX_BYTES",
+     "largest one-shot all-gather", 16, kMaxBytes, "", When::kSparknet},
     {"oneshot.allreduce_capacity_bytes", kInteger, "SPARKNET_ROCE_ALLREDUCE_CAPACITY_BYTES",
      "registered one-shot all-reduce capacity", 16, kMaxBytes, "", When::kSparknet},
     {"oneshot.dispatch_max_bytes", kInteger, "SPARKNET_ROCE_ALLREDUCE_DISPATCH_MAX_BYTES",
      "largest payload sent one-shot", 16, kMaxBytes, "", When::kSparknet},
-    {"gid_index", kInteger, "SPARKNET_ROCE_GID_INDEX", "GID slot of the one-shot transport; a node's own wins", 0, 255,
-     "", When::kSparknet},
-    {"oneshot.spin_limit", kInteger, "SPARKNET_ROCE_SPIN_LIMIT", "spins before a lost peer stops the rank", 1, 1e12, "",
-     When::kSparknet},
-    {"cache.root", kPathBelow, "TILELANG_CACHE_DIR", "TileLang cache", 0, 0, "/jit/tilelang", When::kTilelang},
+    {"gid_index", kInteger, "SPARKNET_ROCE_GID_INDEX",
+     "GID slot of the one-shot transport; a node's own wins", 0, 255, "", When::kSparknet},
+    {"oneshot.spin_limit", kInteger, "SPARKNET_ROCE_SPIN_LIMIT", "spins before a lost peer stops the rank", 1,
+     1e12, "", When::kSparknet},
+    {"cache.root", kPathBelow, "TILELANG_CACHE_DIR", "TileLang cache", 0, 0, "/jit/tilelang",
+     When::kTilelang},
     {"cache.root", kPathBelow, "TORCHINDUCTOR_CACHE_DIR", "Inductor cache", 0, 0, "/jit/torchinductor"},
     {"runtime.nccl_async_error_handling", kDigit, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "fail on NCCL errors"},
     {"management_interface", kText, "TP_SOCKET_IFNAME", "management interface, for TensorPipe"},
     {"offline", kDigit, "TRANSFORMERS_OFFLINE", "never contact the hub"},
     {"cache.root", kPathBelow, "TRITON_CACHE_DIR", "Triton cache", 0, 0, "/jit/triton"},
-    {"vllm.allow_long_max_model_len", kDigit, "VLLM_ALLOW_LONG_MAX_MODEL_LEN", "accept the configured length"},
+    {"vllm.allow_long_max_model_len", kDigit, "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
+     "accept the configured length"},
     {"@vllm_cache", kText, "VLLM_CACHE_DIR", "compile cache of the server"},
     {"@vllm_cache", kText, "VLLM_CACHE_ROOT", "root of the server's caches"},
     {"vllm.disable_pynccl", kDigit, "VLLM_DISABLE_PYNCCL", "true turns the server's own NCCL binding off"},
     {"kernels.attention_compute", kText, "VLLM_DS41_ATTENTION_COMPUTE", "arithmetic of attention"},
-    {"dspark.nvfp4_head", kDigit, "VLLM_DS41_DRAFT_NVFP4_HEAD", "false: the drafter uses the checkpoint's BF16 head"},
-    {"vllm.engram_overlap", kDigit, "VLLM_DS41_ENGRAM_OVERLAP", "older Engram overlap; engram_async supersedes it"},
+    {"dspark.nvfp4_head", kDigit, "VLLM_DS41_DRAFT_NVFP4_HEAD",
+     "false: the drafter uses the checkpoint's BF16 head"},
+    {"vllm.engram_overlap", kDigit, "VLLM_DS41_ENGRAM_OVERLAP",
+     "older Engram overlap; engram_async supersedes it"},
     {"kernels.head_dtype", kText, "VLLM_DS41_HEAD_DTYPE", "type of the output head"},
     {"@kernel_backend", kText, "VLLM_DS41_KERNEL_BACKEND", "kernel family; equals kernel_backend"},
     {"dspark.nvfp4_markov", kDigit, "VLLM_DS41_MARKOV_NVFP4", "false: the Markov projection stays BF16"},
-    {"kernels.packed_bf16_lm_head", kDigit, "VLLM_DS41_PACKED_BF16_LM_HEAD", "exact 12-bit packing of the head"},
+    {"kernels.packed_bf16_lm_head", kDigit, "VLLM_DS41_PACKED_BF16_LM_HEAD",
+     "exact 12-bit packing of the head"},
     {"vllm.pcie_allreduce", kDigit, "VLLM_ENABLE_PCIE_ALLREDUCE", "all-reduce over PCIe"},
     {"oneshot.rocenante", kDigit, "VLLM_ENABLE_ROCE_ALLREDUCE", "B12X one-shot all-reduce", 0, 1, "",
      When::kRocenante},
-    {"vllm.engine_ready_timeout_s", kInteger, "VLLM_ENGINE_READY_TIMEOUT_S", "limit of the engine's start", 1, 1e6},
+    {"vllm.engine_ready_timeout_s", kInteger, "VLLM_ENGINE_READY_TIMEOUT_S", "limit of the engine's start", 1,
+     1e6},
     {"vllm.step_timeout_s", kInteger, "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "limit of one step", 1, 1e6},
-    {"kernels.l2_prefetch_grid", kInteger, "VLLM_L2_PREFETCH_GRID", "blocks that prefetch weights into L2", 0, 1024},
+    {"kernels.l2_prefetch_grid", kInteger, "VLLM_L2_PREFETCH_GRID", "blocks that prefetch weights into L2", 0,
+     1024},
     {"vllm.profile_cudagraph_memory", kDigit, "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS",
      "count graph memory while profiling"},
     {"kernels.multi_stream_gemm_tokens", kInteger, "VLLM_MULTI_STREAM_GEMM_TOKEN_THRESHOLD",
      "tokens up to which projections use several streams", 0, 1e7},
     {"vllm.plugins", kList, "VLLM_PLUGINS", "server plug-ins"},
-    {"oneshot.rocenante_allgather_max", kText, "VLLM_ROCE_ALLGATHER_MAX_SIZE", "largest one-shot all-gather", 0, 0, "",
-     When::kRocenante},
-    {"oneshot.rocenante_allreduce_max", kText, "VLLM_ROCE_ALLREDUCE_MAX_SIZE", "one-shot all-reduce capacity", 0, 0,
-     "", When::kRocenante},
+    {"oneshot.rocenante_allgather_max", kText, "VLLM_ROCE_ALLGATHER_MAX_SIZE", "largest one-shot all-gather",
+     0, 0, "", When::kRocenante},
+    {"oneshot.rocenante_allreduce_max", kText, "VLLM_ROCE_ALLREDUCE_MAX_SIZE", "one-shot all-reduce capacity",
+     0, 0, "", When::kRocenante},
     {"vllm.aot_compile", kDigit, "VLLM_USE_AOT_COMPILE", "compile ahead of time"},
     {"vllm.breakable_cudagraph", kDigit, "VLLM_USE_BREAKABLE_CUDAGRAPH", "graphs that may be split"},
     {"vllm.flashinfer_sampler", kDigit, "VLLM_USE_FLASHINFER_SAMPLER", "FlashInfer's sampler"},
@@ -197,7 +216,8 @@ constexpr Setting kVllmIngredients[] = {
     {"speculative.draft_sample_method", kText, nullptr, "how drafts are chosen"},
     {"speculative.rejection_sample_method", kText, nullptr, "how drafts are verified"},
     {"speculative.enable_adaptive_verification", kSwitch, nullptr, "verify as many drafts as pay off"},
-    {"speculative.adaptive_verification_cost_scale", kNumber, nullptr, "weight of the verification cost", 0, 1000},
+    {"speculative.adaptive_verification_cost_scale", kNumber, nullptr, "weight of the verification cost", 0,
+     1000},
     {"compilation.cudagraph_mode", kText, nullptr, "which steps use graphs"},
     {"compilation.custom_ops", kList, nullptr, "operators that are not replaced by the compiler"},
     {"cache.vllm_generation", kText, nullptr, "folder of the server's caches below the compile caches"},
@@ -214,7 +234,8 @@ constexpr Setting kNativeArguments[] = {
     {"served_model_name", kText, "--served-model-name", "model id of the API; the benchmark reads it"},
     {"max_model_len", kInteger, "--max-model-len", "tokens per request, prompt plus output", 1, 1e9},
     {"max_num_seqs", kInteger, "--max-num-seqs", "sequences that run at once", 1, 4096},
-    {"max_num_batched_tokens", kInteger, "--max-num-batched-tokens", "tokens per step, prompt chunks included", 1, 1e7},
+    {"max_num_batched_tokens", kInteger, "--max-num-batched-tokens",
+     "tokens per step, prompt chunks included", 1, 1e7},
     {"nodes", kInteger, "--tensor-parallel-size", "ranks that share every layer; one per node", 1, 64},
     {"nodes", kInteger, "--nnodes", "machines that serve together", 1, 64},
     {"backend", kText, "--backend", "device and kernels of the native engine"},
@@ -270,12 +291,26 @@ constexpr KnownName kOtherArguments[] = {
 
 }  // namespace
 
-std::span<const Setting> vllm_arguments() { return kVllmArguments; }
-std::span<const Setting> vllm_variables() { return kVllmVariables; }
-std::span<const Setting> vllm_ingredients() { return kVllmIngredients; }
-std::span<const Setting> native_arguments() { return kNativeArguments; }
-std::span<const Setting> native_ingredients() { return kNativeIngredients; }
-std::span<const KnownName> other_variables() { return kOtherVariables; }
-std::span<const KnownName> other_arguments() { return kOtherArguments; }
+std::span<const Setting> vllm_arguments() {
+  return kVllmArguments;
+}
+std::span<const Setting> vllm_variables() {
+  return kVllmVariables;
+}
+std::span<const Setting> vllm_ingredients() {
+  return kVllmIngredients;
+}
+std::span<const Setting> native_arguments() {
+  return kNativeArguments;
+}
+std::span<const Setting> native_ingredients() {
+  return kNativeIngredients;
+}
+std::span<const KnownName> other_variables() {
+  return kOtherVariables;
+}
+std::span<const KnownName> other_arguments() {
+  return kOtherArguments;
+}
 
 }  // namespace spark::ops

@@ -1,11 +1,13 @@
 // Safetensors files: what is read back, and every way in which a file is refused.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <random>
 
+#include "common/error.h"
 #include "common/file.h"
 #include "engine/checkpoint/safetensors_file.h"
 #include "engine/checkpoint/safetensors_writer.h"
@@ -68,7 +70,7 @@ TEST(Safetensors, EveryDtypeAndShapeRoundTrips) {
   EXPECT_EQ(file.header().metadata, (std::vector<std::pair<std::string, std::string>>{
                                         {"a \"quoted\" key", "line\nbreak"}, {"format", "pt"}}));
   uint32_t seed = 0;
-  for (const TensorEntry& entry : file.header().tensors) {
+  for (const StoredTensor& entry : file.header().tensors) {
     const auto spec =
         std::find_if(specs.begin(), specs.end(), [&](const auto& s) { return s.name == entry.name; });
     ASSERT_NE(spec, specs.end());
@@ -241,7 +243,7 @@ TEST(Safetensors, AnyChangedByteIsAnErrorOrADifferentValidFile) {
     try {
       const SafetensorsFile file(folder / "a");
       uint64_t bytes = 0;
-      for (const TensorEntry& entry : file.header().tensors) bytes += file.view(entry).bytes.size();
+      for (const StoredTensor& entry : file.header().tensors) bytes += file.view(entry).bytes.size();
       EXPECT_EQ(bytes, 11u);
     } catch (const Error& error) {
       EXPECT_FALSE(std::string(error.what()).empty());

@@ -28,6 +28,8 @@ TEST(ParseJson, RefusesWhatStrictReadersMustRefuse) {
   EXPECT_FALSE(error_of("1e999").empty());
   EXPECT_FALSE(error_of("// x\n1").empty());
   EXPECT_FALSE(error_of("").empty());
+  EXPECT_NE(error_of(std::string_view("{}\0 x", 5)).find("line 1, column 3: a NUL character"),
+            std::string::npos);
 }
 
 TEST(JsonReader, CollectsEveryFaultWithItsPath) {

@@ -10,4 +10,11 @@ namespace spark::engine {
 
 std::unique_ptr<Backend> make_cpu_backend(int threads);
 
+struct CpuOptions {
+  int threads = 0;
+  // Work estimated below this runs on the calling thread alone. 0 forks always (tests).
+  double fork_ns = 4000;
+};
+std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options);
+
 }  // namespace spark::engine

@@ -1,0 +1,32 @@
+// The command line of spark-engine: vLLM's names where vLLM has the flag.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/log.h"
+#include "engine/forward/load_model.h"
+#include "engine/serve/http.h"
+
+namespace spark::app {
+
+struct EngineFlags {
+  engine::LoadOptions model;
+  engine::HttpOptions http;
+  std::vector<std::string> served_names;  // empty: the folder's name
+  std::vector<std::string> api_keys;
+  std::optional<int32_t> max_model_len;  // absent: kDefaultModelLen, or less if the model ends earlier
+  size_t max_queued = 256;
+  double drain_timeout_s = 30;
+  LogLevel log_level = LogLevel::kInfo;
+};
+
+inline constexpr int32_t kDefaultModelLen = 8192;
+
+// Reads the flags, the key file and the environment variable SPARK_API_KEY. nullopt: print nothing more and
+// exit with `exit_code` (--help, --version, flags that make no sense). Throws Error for a key file that
+// cannot be used.
+std::optional<EngineFlags> parse_flags(int argc, char** argv, int& exit_code);
+
+}  // namespace spark::app

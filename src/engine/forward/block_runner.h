@@ -1,0 +1,72 @@
+// One block of the model, in the steps that backbone layers and drafter blocks share: mHC mixes, attention
+// projections, the attention core with its output projection, and the expert layer.
+//
+//   runner.begin_attention(step, block, cos_sin);   // x, q, kv from h and the previous mix
+//   ... the window record is written; a layer may compress and select ...
+//   runner.attention_output(step, block, view);     // y
+//   runner.add_attention(step);                     // into h
+//   runner.begin_experts(step, block);              // x, experts chosen
+//   runner.expert_output(step, block);              // y
+//   runner.add_experts(step);                       // into h; leaves the next layer's mix
+//
+// Results lie in the scratch. The mixes are delayed by one sublayer: attention collapses the streams with the
+// coefficients of the previous layer's experts, the experts with those of this layer's attention.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/collective/communicator.h"
+#include "engine/forward/scratch.h"
+#include "engine/forward/weights.h"
+#include "engine/kernels/backend.h"
+#include "model/config.h"
+#include "model/split.h"
+
+namespace spark::engine {
+
+// What one block's attention looks at.
+struct AttentionView {
+  const float* cos_sin = nullptr;
+  PagedCache window;
+  WindowOrder order = WindowOrder::kOldestFirst;
+  const int32_t* window_end = nullptr;  // drafter
+  const uint8_t* extra = nullptr;       // drafter: the block's own records
+  PagedCache main = {};                 // base null for window layers
+  const int32_t* selected = nullptr;
+};
+
+class BlockRunner {
+ public:
+  BlockRunner(Backend& backend, Communicator& communicator, const model::ModelConfig& config,
+              const model::RankSplit& split, const BlockScratch& scratch)
+      : backend_(backend), communicator_(communicator), config_(config), split_(split), scratch_(scratch) {}
+
+  const BlockScratch& scratch() const { return scratch_; }
+
+  void embed(const StepRows& step, const Weight& table, const uint16_t* overrides,
+             const int32_t* override_rows);
+  void begin_attention(const StepRows& step, const BlockWeights& block, const float* cos_sin);
+  // Sublayer output in scratch().y, before it is added to the streams.
+  void attention_output(const StepRows& step, const BlockWeights& block, const AttentionView& view);
+  void add_attention(const StepRows& step);
+  void begin_experts(const StepRows& step, const BlockWeights& block);
+  void expert_output(const StepRows& step, const BlockWeights& block);
+  void add_experts(const StepRows& step);
+  // The streams collapsed by the last block's mix and normalised; the collapsed row itself when u is set.
+  void final_hidden(const StepRows& step, const uint16_t* norm, uint16_t* u, uint16_t* x);
+
+  float norm_eps() const { return static_cast<float>(config_.rms_norm_eps); }
+
+ private:
+  void mix(const StepRows& step, const MhcWeights& weights, const MixBuffers& out);
+  void collapse(const StepRows& step, const float* pre, const uint16_t* norm);
+  void expand(const StepRows& step, const MixBuffers& mix);
+
+  Backend& backend_;
+  Communicator& communicator_;
+  const model::ModelConfig& config_;
+  const model::RankSplit& split_;
+  BlockScratch scratch_;
+};
+
+}  // namespace spark::engine

@@ -1,0 +1,233 @@
+#include "engine/forward/decoder.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "common/error.h"
+#include "engine/forward/rope_table.h"
+#include "model/tensors.h"
+
+namespace spark::engine {
+namespace {
+
+// Rows of logits computed and fetched at a time: a prompt may want all of its rows, and 129,280 FP32 values
+// each add up.
+constexpr int32_t kLogitSlice = 64;
+// Entry bounds grow in powers of two from here, so that few distinct steps are recorded.
+constexpr int32_t kShortestBound = 256;
+
+// Rows of one sequence within a step.
+struct Run {
+  int32_t sequence = 0;
+  int32_t position = 0;  // of its first row
+  size_t first = 0;
+  int32_t rows = 0;
+};
+
+std::vector<Run> runs_of(std::span<const StepRow> rows) {
+  std::vector<Run> runs;
+  for (size_t t = 0; t < rows.size(); ++t) {
+    if (t == 0 || rows[t].sequence != rows[t - 1].sequence) {
+      runs.push_back({.sequence = rows[t].sequence, .position = rows[t].position, .first = t});
+    }
+    SPARK_CHECK(rows[t].position == runs.back().position + runs.back().rows);
+    ++runs.back().rows;
+  }
+  return runs;
+}
+
+std::unique_ptr<Checkpoint> checked(std::unique_ptr<Checkpoint> checkpoint,
+                                    const model::ModelConfig& config) {
+  std::vector<TensorSpec> expected;
+  for (const model::TensorEntry& entry : model::tensor_catalogue(config)) {
+    if (!entry.required && !checkpoint->contains(entry.name)) continue;
+    expected.push_back({.name = entry.name, .dtype = entry.dtype, .shape = entry.shape});
+  }
+  checkpoint->check_against(expected);
+  if (config.gate_temp != 1.0) {
+    throw Error("gate_temp must be 1", checkpoint->folder() + "/config.json",
+                "this engine does not scale router logits");
+  }
+  return checkpoint;
+}
+
+const float* upload_frequencies(Backend& backend, const model::ModelConfig& config, bool compressed) {
+  const std::vector<float> freq = rope_frequencies(config, compressed);
+  float* device = allocate_array<float>(backend, static_cast<int64_t>(freq.size()));
+  backend.upload(device, freq.data(), freq.size() * sizeof(float));
+  return device;
+}
+
+}  // namespace
+
+Decoder::Decoder(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
+                 const model::ModelConfig& config, std::vector<int32_t> token_classes,
+                 const CacheLimits& limits)
+    : backend_(std::move(backend)),
+      checkpoint_(checked(std::move(checkpoint), config)),
+      config_(config),
+      plan_(model::make_layer_plan(config)),
+      split_(model::split_for(config, communicator_.ranks())),
+      limits_(limits),
+      loader_(*backend_, *checkpoint_),
+      weights_(load_decoder_weights(loader_, config_, plan_)),
+      cache_(*backend_, cache_shape(config_, limits)),
+      engram_(*backend_, *checkpoint_, config_, std::move(token_classes), limits.max_sequences,
+              limits.max_step_rows),
+      arrays_(*backend_, limits.max_step_rows),
+      runner_(*backend_, communicator_, config_, split_,
+              allocate_block_scratch(*backend_, config_, split_, limits.max_step_rows)),
+      index_(allocate_index_scratch(*backend_, config_, limits.max_step_rows)),
+      plain_freq_(upload_frequencies(*backend_, config_, false)),
+      compressed_freq_(upload_frequencies(*backend_, config_, true)) {
+  const int64_t rows = limits.max_step_rows;
+  const int64_t slice = std::min(limits.max_step_rows, kLogitSlice);
+  if (engram_.tables() > 0) engram_scratch_ = allocate_engram_scratch(*backend_, config_, rows);
+  for (float** angles : {&angles_.plain, &angles_.compressed, &angles_.pair}) {
+    *angles = allocate_array<float>(*backend_, rows * config_.qk_rope_head_dim);
+  }
+  aux_ = allocate_array<uint16_t>(*backend_, rows * config_.main_proj_input());
+  logit_rows_ = allocate_array<int32_t>(*backend_, rows);
+  logit_hidden_ = allocate_array<uint16_t>(*backend_, slice * config_.hidden_size);
+  slice_logits_ = allocate_array<float>(*backend_, slice * config_.vocab_size, "logits");
+  if (config_.num_nextn_predict_layers > 0) {
+    drafter_ = std::make_unique<Drafter>(*backend_, communicator_, config_, split_, loader_, weights_, cache_,
+                                         plain_freq_, limits);
+  }
+}
+
+void Decoder::open_sequence(int32_t sequence) {
+  cache_.open(sequence);
+  engram_.truncate(sequence, 0);
+}
+
+void Decoder::close_sequence(int32_t sequence) {
+  cache_.close(sequence);
+  engram_.truncate(sequence, 0);
+}
+
+void Decoder::set_observer(Observer* observer) {
+  observer_ = observer;
+  if (observer == nullptr || observed_gates_ != nullptr) return;
+  observed_gates_ = allocate_array<float>(*backend_, limits_.max_step_rows * config_.hc_mult);
+  observed_scores_ =
+      allocate_array<uint16_t>(*backend_, static_cast<int64_t>(limits_.max_step_rows) * limits_.max_context);
+}
+
+void Decoder::check_rows(std::span<const StepRow> rows, const InjectedRows& injected) const {
+  SPARK_CHECK(rows.size() <= static_cast<size_t>(limits_.max_step_rows));
+  SPARK_CHECK(injected.row.empty() || injected.row.size() == rows.size());
+  std::vector<uint8_t> seen(static_cast<size_t>(limits_.max_sequences), 0);
+  for (const Run& run : runs_of(rows)) {
+    SPARK_CHECK(run.sequence >= 0 && run.sequence < limits_.max_sequences && cache_.is_open(run.sequence));
+    SPARK_CHECK(seen[static_cast<size_t>(run.sequence)]++ == 0);
+  }
+  for (const StepRow& row : rows) SPARK_CHECK(row.token >= 0 && row.token < vocab_size());
+}
+
+void Decoder::accept_rows(std::span<const StepRow> rows, const InjectedRows& injected) {
+  for (const Run& run : runs_of(rows)) {
+    cache_.append(run.sequence, run.position, run.rows);
+    engram_.truncate(run.sequence, run.position);
+    for (size_t t = run.first; t < run.first + static_cast<size_t>(run.rows); ++t) {
+      if (!injected.row.empty() && injected.row[t] >= 0) {
+        engram_.append_dead(run.sequence);
+      } else {
+        engram_.append(run.sequence, rows[t].token);
+      }
+    }
+  }
+}
+
+// After a failure no sequence may claim rows that never ran: those that were accepted end before their first.
+void Decoder::roll_back(std::span<const StepRow> rows) {
+  for (const Run& run : runs_of(rows)) {
+    if (cache_.length(run.sequence) != run.position + run.rows) continue;
+    cache_.append(run.sequence, run.position, 0);
+    engram_.truncate(run.sequence, run.position);
+  }
+}
+
+void Decoder::upload_step(std::span<const StepRow> rows, const InjectedRows& injected) {
+  arrays_.clear();
+  wanted_rows_.clear();
+  int32_t longest = 0;
+  std::vector<EngramRow> engram_rows;
+  for (size_t t = 0; t < rows.size(); ++t) {
+    const int32_t override_row = injected.row.empty() ? -1 : injected.row[t];
+    arrays_.add({.token = rows[t].token,
+                 .position = rows[t].position,
+                 .sequence = rows[t].sequence,
+                 .is_image = override_row >= 0,
+                 .override_row = override_row});
+    if (rows[t].wants_logits) wanted_rows_.push_back(static_cast<int32_t>(t));
+    engram_rows.push_back({.sequence = rows[t].sequence, .position = rows[t].position});
+    longest = std::max(longest, rows[t].position + 1);
+  }
+  engram_.fetch(engram_rows);
+  const uint32_t bound = std::bit_ceil(static_cast<uint32_t>(std::max(longest, kShortestBound)));
+  longest_ =
+      std::max(longest, static_cast<int32_t>(std::min(bound, static_cast<uint32_t>(limits_.max_context))));
+  step_ = arrays_.upload();
+  cache_.upload_tables();
+  backend_->upload(logit_rows_, wanted_rows_.data(), wanted_rows_.size() * sizeof(int32_t));
+  has_injected_ = !injected.embeddings.empty();
+  if (has_injected_) {
+    SPARK_CHECK(injected.embeddings.size() <=
+                static_cast<size_t>(limits_.max_step_rows) * static_cast<size_t>(config_.hidden_size));
+    if (injected_ == nullptr) {
+      injected_ = allocate_array<uint16_t>(*backend_, limits_.max_step_rows * config_.hidden_size);
+    }
+    backend_->upload(injected_, injected.embeddings.data(), injected.embeddings.size_bytes());
+  }
+}
+
+uint64_t Decoder::recording_key() const {
+  return static_cast<uint64_t>(step_.rows) | static_cast<uint64_t>(longest_) << 24 |
+         (has_injected_ ? uint64_t{1} << 62 : 0);
+}
+
+std::span<const float> Decoder::run(std::span<const StepRow> rows, const InjectedRows& injected) {
+  logits_.clear();
+  if (rows.empty()) return logits_;
+  check_rows(rows, injected);
+  try {
+    accept_rows(rows, injected);
+    upload_step(rows, injected);
+  } catch (...) {
+    roll_back(rows);
+    throw;
+  }
+  if (observer_ == nullptr) {
+    backend_->run_recorded(recording_key(), [this] { forward(); });
+  } else {
+    forward();
+  }
+  const std::span<const float> logits = download_logits();
+  for (const Run& run : runs_of(rows)) cache_.release_passed(run.sequence);
+  return logits;
+}
+
+std::span<const float> Decoder::download_logits() {
+  const size_t vocab = static_cast<size_t>(config_.vocab_size);
+  logits_.resize(wanted_rows_.size() * vocab);
+  const int32_t wanted = static_cast<int32_t>(wanted_rows_.size());
+  for (int32_t begin = 0; begin < wanted; begin += kLogitSlice) {
+    const int32_t count = std::min(kLogitSlice, wanted - begin);
+    backend_->gather_rows({.rows = count,
+                           .cols = static_cast<int32_t>(config_.hidden_size),
+                           .in = runner_.scratch().x,
+                           .row = logit_rows_ + begin,
+                           .out = logit_hidden_});
+    backend_->linear({.rows = count,
+                      .x = logit_hidden_,
+                      .weight = &weights_.head,
+                      .y_f32 = slice_logits_,
+                      .y_stride = config_.vocab_size});
+    backend_->download(logits_.data() + static_cast<size_t>(begin) * vocab, slice_logits_,
+                       static_cast<size_t>(count) * vocab * sizeof(float));
+  }
+  return logits_;
+}
+
+}  // namespace spark::engine

@@ -1,0 +1,123 @@
+// The model: weights, caches and the forward pass, written once over a Backend.
+//
+//   Decoder decoder(make_reference_backend(), folder, {.max_sequences = 2, .max_context = 4096});
+//   decoder.open_sequence(0);
+//   std::span<const float> logits = decoder.run(rows);   // see StepModel
+//
+// Order of work per layer (DeepSeek V4.1 Flash): Engram injection, the drafter's auxiliary mean, attention,
+// experts; each sublayer reads a collapse of the four streams and is expanded back into them. Layers with a
+// compressed cache pool, key and select entries between projection and attention core.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/cache/cache_pool.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/collective/communicator.h"
+#include "engine/forward/block_runner.h"
+#include "engine/forward/drafter.h"
+#include "engine/forward/engram_lookup.h"
+#include "engine/forward/observer.h"
+#include "engine/forward/scratch.h"
+#include "engine/forward/step_arrays.h"
+#include "engine/forward/step_model.h"
+#include "engine/forward/weights.h"
+#include "model/layer_plan.h"
+#include "model/split.h"
+
+namespace spark::engine {
+
+// Rows of a step that take injected embeddings (an image span) instead of their token's. They are routed with
+// the image bias, get no Engram injection and end every n-gram.
+struct InjectedRows {
+  std::span<const int32_t> row;          // [step rows] row of `embeddings`, -1 for text; empty: all text
+  std::span<const uint16_t> embeddings;  // BF16 [n][hidden]
+};
+
+class Decoder final : public StepModel {
+ public:
+  // `token_classes` is the Engram token map. Throws Error for a checkpoint that does not fit its
+  // configuration, and when the backend has no room.
+  Decoder(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
+          const model::ModelConfig& config, std::vector<int32_t> token_classes, const CacheLimits& limits);
+
+  int32_t vocab_size() const override { return static_cast<int32_t>(config_.vocab_size); }
+  int32_t max_sequences() const override { return limits_.max_sequences; }
+  int32_t max_context() const override { return limits_.max_context; }
+  int32_t max_step_rows() const override { return limits_.max_step_rows; }
+  int32_t max_rollback() const override { return kMaxRollback; }
+  void open_sequence(int32_t sequence) override;
+  void close_sequence(int32_t sequence) override;
+  std::span<const float> run(std::span<const StepRow> rows) override { return run(rows, {}); }
+
+  std::span<const float> run(std::span<const StepRow> rows, const InjectedRows& injected);
+
+  // Null for a checkpoint without drafter layers. Every run() keeps the drafter's caches up to date.
+  Drafter* drafter() { return drafter_.get(); }
+
+  const model::ModelConfig& config() const { return config_; }
+  const model::LayerPlan& plan() const { return plan_; }
+  Backend& backend() { return *backend_; }
+  const CachePool& cache() const { return cache_; }
+  const EngramLookup& engram() const { return engram_; }
+  // For tests and debugging; null to stop. The observer must outlive its use.
+  void set_observer(Observer* observer);
+
+ private:
+  void check_rows(std::span<const StepRow> rows, const InjectedRows& injected) const;
+  void accept_rows(std::span<const StepRow> rows, const InjectedRows& injected);
+  void roll_back(std::span<const StepRow> rows);
+  void upload_step(std::span<const StepRow> rows, const InjectedRows& injected);
+  uint64_t recording_key() const;
+  void forward();
+  void run_layer(const LayerWeights& layer);
+  void inject_engram(const LayerWeights& layer);
+  void attend(const LayerWeights& layer);
+  void compress(const LayerWeights& layer);
+  void select(const LayerWeights& layer);
+  std::span<const float> download_logits();
+
+  const float* angles_of(const model::LayerRole& role) const;
+  int32_t entry_bound(int64_t ratio) const;
+  void observe(const std::string& name, ObservedType type, int64_t cols, const void* data);
+
+  SoloCommunicator communicator_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  const model::ModelConfig config_;
+  const model::LayerPlan plan_;
+  const model::RankSplit split_;
+  const CacheLimits limits_;
+  WeightLoader loader_;
+  DecoderWeights weights_;
+  CachePool cache_;
+  EngramLookup engram_;
+  StepArrays arrays_;
+  BlockRunner runner_;
+  IndexScratch index_;
+  EngramScratch engram_scratch_;
+  AngleBuffers angles_;
+  const float* plain_freq_ = nullptr;
+  const float* compressed_freq_ = nullptr;
+  uint16_t* aux_ = nullptr;           // BF16 [rows][inputs][D], the drafter's inputs
+  uint16_t* injected_ = nullptr;      // BF16 [rows][D]
+  int32_t* logit_rows_ = nullptr;     // [rows]
+  uint16_t* logit_hidden_ = nullptr;  // BF16 [slice][D]
+  float* slice_logits_ = nullptr;     // FP32 [slice][vocab]
+  std::unique_ptr<Drafter> drafter_;
+
+  StepRows step_;
+  bool has_injected_ = false;
+  std::vector<int32_t> wanted_rows_;
+  int32_t longest_ = 0;  // positions of the longest sequence of the step, rounded up
+  std::vector<float> logits_;
+  Observer* observer_ = nullptr;
+  uint16_t* observed_scores_ = nullptr;  // BF16 [rows][entries]
+  float* observed_gates_ = nullptr;      // FP32 [rows][S]
+};
+
+}  // namespace spark::engine

@@ -1,0 +1,66 @@
+// The Engram rows of a step: from token ids to table rows to bytes in the backend's memory. The tables stay
+// on disk; only the rows that tokens name are read.
+//
+//   EngramLookup lookup(backend, checkpoint, config, classes_of_tokens, max_rows);
+//   lookup.append(0, 17);                       // sequence 0 grew by token 17
+//   lookup.fetch(rows);                         // reads and uploads, all tables
+//   ... lookup.codes(table), lookup.scales(table) go into engram_dequantise ...
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/kernels/backend.h"
+#include "model/config.h"
+#include "model/engram.h"
+
+namespace spark::engine {
+
+// One row of a step: a position of a sequence's history.
+struct EngramRow {
+  int32_t sequence = 0;
+  int32_t position = 0;
+};
+
+class EngramLookup {
+ public:
+  // `classes` maps token ids to their classes (text/engram_map.h). A model without Engram layers has no
+  // tables.
+  EngramLookup(Backend& backend, const Checkpoint& checkpoint, const model::ModelConfig& config,
+               std::vector<int32_t> classes, int32_t max_sequences, int32_t max_rows);
+
+  // The history of a sequence: its tokens' classes; the positions of an image span are dead.
+  void truncate(int32_t sequence, int32_t length);
+  void append(int32_t sequence, int32_t token);
+  void append_dead(int32_t sequence);
+
+  // Row ids of one position, [columns].
+  void row_ids(int64_t table, const EngramRow& row, std::span<int64_t> ids) const;
+
+  // Throws Error when a table cannot be read.
+  void fetch(std::span<const EngramRow> rows);
+
+  int64_t tables() const { return static_cast<int64_t>(tables_.size()); }
+  const uint8_t* codes(int64_t table) const { return tables_[static_cast<size_t>(table)].codes; }
+  const uint8_t* scales(int64_t table) const { return tables_[static_cast<size_t>(table)].scales; }
+
+ private:
+  struct Table {
+    RowReader code_rows;
+    RowReader scale_rows;
+    uint8_t* codes = nullptr;   // E4M3 [rows][columns * head width]
+    uint8_t* scales = nullptr;  // UE8M0 [rows][columns * head width / 32]
+  };
+
+  Backend& backend_;
+  model::EngramHash hash_;
+  std::vector<int32_t> classes_;
+  std::vector<std::vector<int32_t>> histories_;  // [sequence][position]
+  std::vector<Table> tables_;
+  std::vector<int64_t> ids_;  // [rows][columns]
+  std::vector<uint8_t> staging_;
+};
+
+}  // namespace spark::engine

@@ -1,0 +1,75 @@
+#include "engine/forward/load_model.h"
+
+#include <algorithm>
+
+#include "common/error.h"
+#include "common/file.h"
+#include "common/json.h"
+#include "engine/kernels/cpu/cpu_backend.h"
+#include "engine/kernels/reference/reference_backend.h"
+#include "text/engram_map.h"
+
+namespace spark::engine {
+namespace {
+
+std::vector<int32_t> token_classes(const model::ModelConfig& config, const std::string& folder) {
+  if (config.engram_layer_ids.empty()) return {};
+  const std::string path = folder + "/tokenizer.json";
+  const text::Tokenizer tokenizer = text::Tokenizer::from_file(path);
+  text::EngramMap map = text::build_engram_map(tokenizer);
+  if (map.class_count != config.engram_compressed_vocab_size) {
+    throw Error("collapses to " + std::to_string(map.class_count) + " classes, config.json says " +
+                    std::to_string(config.engram_compressed_vocab_size),
+                path, "tokenizer.json and config.json must come from the same release");
+  }
+  // Ids of the model's vocabulary that the tokenizer does not know never occur in text; they share the pad's
+  // class.
+  const int32_t pad = map.classes.at(static_cast<size_t>(config.engram_pad_token_id));
+  map.classes.resize(static_cast<size_t>(config.vocab_size), pad);
+  return std::move(map.classes);
+}
+
+void check_limits(const CacheLimits& limits, const model::ModelConfig& config) {
+  Faults faults;
+  const auto at_least_one = [&](int32_t value, const char* name) {
+    if (value < 1) faults.push_back({name, "is " + std::to_string(value), "choose 1 or more"});
+  };
+  at_least_one(limits.max_sequences, "max_sequences");
+  at_least_one(limits.max_context, "max_context");
+  at_least_one(limits.max_step_rows, "max_step_rows");
+  if (limits.max_context > config.max_position_embeddings) {
+    faults.push_back({"max_context",
+                      "is " + std::to_string(limits.max_context) + ", the model ends at " +
+                          std::to_string(config.max_position_embeddings) + " tokens",
+                      "lower it"});
+  }
+  throw_if_any(faults, "the model's limits");
+}
+
+}  // namespace
+
+std::vector<std::string> backend_names() {
+  return {"cpu", "reference"};
+}
+
+std::unique_ptr<Backend> make_backend(const std::string& name, int threads) {
+  if (name == "cpu") return make_cpu_backend(threads);
+  if (name == "reference") return make_reference_backend();
+  std::string known;
+  for (const std::string& each : backend_names()) known += (known.empty() ? "" : ", ") + each;
+  throw Error("there is no backend \"" + name + "\"", "--backend", "choose one of: " + known);
+}
+
+std::unique_ptr<Decoder> load_model(const LoadOptions& options) {
+  return load_model(options, make_backend(options.backend, options.threads));
+}
+
+std::unique_ptr<Decoder> load_model(const LoadOptions& options, std::unique_ptr<Backend> backend) {
+  const std::string path = options.folder + "/config.json";
+  const model::ModelConfig config = model::read_model_config(parse_json(read_file(path), path), path);
+  check_limits(options.limits, config);
+  return std::make_unique<Decoder>(std::move(backend), std::make_unique<Checkpoint>(options.folder), config,
+                                   token_classes(config, options.folder), options.limits);
+}
+
+}  // namespace spark::engine

@@ -1,0 +1,57 @@
+// Work on single rows: conversions, activation quantisation, normalisation, residual streams. One call does
+// one row; the backend spreads rows over threads. All widths are multiples of 32 unless a comment says
+// otherwise.
+#pragma once
+
+#include <cstdint>
+
+namespace spark::engine::cpu {
+
+// BF16 to FP32, padded with zeros to a multiple of 32; any n.
+void floats_from_bf16(const uint16_t* x, int64_t n, float* out);
+// E4M3 code values to x, UE8M0 scales to scale.
+void floats_from_codes(const uint8_t* codes, const uint8_t* scales, int64_t n, float* x, float* scale);
+// Tile results [rows][32] to `lanes` columns of the output.
+void store_tile_bf16(const float* tile, int64_t rows, int lanes, uint16_t* y, int64_t stride);
+void store_tile_f32(const float* tile, int64_t rows, int lanes, float* y, int64_t stride);
+
+// The FP8 block-32 quantiser, from BF16 and from FP32 values that were rounded to BF16.
+void quantise_row(const uint16_t* x, int64_t n, uint8_t* codes, uint8_t* scales);
+void quantise_floats(const float* x, int64_t n, uint8_t* codes, uint8_t* scales);
+
+// y = round_bf16(w * (x * rsqrt(mean(x^2) + eps))). `y` may be x or null; codes may be null.
+void rms_norm_row(const uint16_t* x, const uint16_t* weight, int64_t n, float eps, uint16_t* y,
+                  uint8_t* codes, uint8_t* scales);
+
+// The sum of x^2 of BF16 or FP32 values, in the fixed order of 64 lanes.
+float sum_of_squares(const float* x, int64_t n);
+// The dot product of BF16 vectors in the order of 64 lanes; any n.
+float dot_bf16(const uint16_t* a, const uint16_t* b, int64_t n);
+
+// mHC, one row of S streams. `u` may be null, codes may be null.
+void collapse_row(const uint16_t* h, const float* pre, const uint16_t* weight, int streams, int64_t hidden,
+                  float eps, uint16_t* u, uint16_t* x, uint8_t* codes, uint8_t* scales);
+void expand_row(const uint16_t* y, const float* post, const float* comb, int streams, int64_t hidden,
+                uint16_t* h);
+void mean_row(const uint16_t* h, int streams, int64_t hidden, uint16_t* out);
+
+// Sums of products for one stream of the Engram gate: sum h^2, sum key^2, sum h * w * key.
+struct EngramSums {
+  float h = 0;
+  float key = 0;
+  float dot = 0;
+};
+EngramSums engram_sums(const uint16_t* h, const uint16_t* key, const uint16_t* q_weight,
+                       const uint16_t* k_weight, int64_t hidden);
+// h = round_bf16(h + gate * value)
+void add_scaled(const uint16_t* value, float gate, int64_t hidden, uint16_t* h);
+// round_bf16(e4m3(code) * 2^(scale - 127)); NaN codes stay NaN.
+void dequantise_row(const uint8_t* codes, const uint8_t* scales, int64_t n, uint16_t* x);
+
+// The gated unit of one expert on a tile: a, b are products before their BF16 rounding. Writes the code
+// values of the quantised result and returns its scale.
+float gated_tile(const float* a, const float* b, float limit, float weight, float* codes);
+// sum += round_bf16(tile), 32 values each.
+void add_rounded(const float* tile, float* sum);
+
+}  // namespace spark::engine::cpu

@@ -1,0 +1,324 @@
+#include "engine/kernels/cpu/tile_product.h"
+
+#include <algorithm>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/kernels/cpu/tile_product.cpp"
+#include "engine/kernels/cpu/simd_targets.h"
+#include "hwy/foreach_target.h"
+// The order matters: highway.h (in simd_inl.h) after foreach_target.h.
+#include "engine/kernels/cpu/simd_inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace spark::engine::cpu::HWY_NAMESPACE {
+
+// Rows per pass: as many accumulators as the register file holds beside the decoded weights.
+#if HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM
+constexpr int kMaxRows = 8;
+#else
+constexpr int kMaxRows = 4;
+#endif
+constexpr int kWide = kLanes == 8 ? 4 : 2;  // vectors per pass for one row, where decoding dominates
+
+struct TileSource {
+  const uint8_t* data;
+  const uint8_t* scales;
+};
+
+template <int M, int V>
+using Sums = VF[M][V];
+
+template <int M, int V>
+HWY_INLINE void accumulate(const VF (&w)[V], const float* const* x, int64_t k, Sums<M, V>& sums) {
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) {
+    const VF xk = set(x[m][k]);
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) sums[m][v] = hn::MulAdd(w[v], xk, sums[m][v]);
+  }
+}
+
+struct Fp8 {
+  static constexpr int64_t kBlockBytes = kTile * kBlock;
+  static constexpr int64_t kScaleBytes = 4;
+  static constexpr float kFactor = kE4m3HalfScale;
+  static constexpr bool kScaled = true;
+
+  using D = hn::Repartition<uint16_t, DF>;  // two vectors' worth of outputs
+  using DH = hn::Half<D>;
+  static HWY_INLINE void decode(hn::Vec<D> high, VF* out) {
+    const hn::Repartition<int16_t, DF> di;
+    const auto spread = hn::BitCast(D(), hn::ShiftRight<1>(hn::BitCast(di, high)));
+    const auto half = hn::And(spread, hn::Set(D(), static_cast<uint16_t>(0xBF80)));
+    out[0] = hn::PromoteTo(DF(), hn::BitCast(DF16(), hn::LowerHalf(DH(), half)));
+    out[1] = hn::PromoteTo(DF(), hn::BitCast(DF16(), hn::UpperHalf(DH(), half)));
+  }
+  template <int M, int V>
+  static HWY_INLINE void block(const uint8_t* data, size_t lane, const float* const* x, int64_t k,
+                               Sums<M, V>& sums) {
+    const auto* words = reinterpret_cast<const uint16_t*>(data) + lane;
+    for (int pair = 0; pair < kBlock / 2; ++pair, words += kTile) {
+      VF even[V], odd[V];
+#pragma GCC unroll 2
+      for (int v = 0; v < V; v += 2) {
+        const auto word = hn::LoadU(D(), words + static_cast<size_t>(v) * kLanes);
+        decode(hn::ShiftLeft<8>(word), even + v);
+        decode(word, odd + v);
+      }
+      accumulate<M, V>(even, x, k + 2 * pair, sums);
+      accumulate<M, V>(odd, x, k + 2 * pair + 1, sums);
+    }
+  }
+  static HWY_INLINE VF scale(const uint8_t* scales, size_t) {
+    return set(*reinterpret_cast<const float*>(scales));
+  }
+};
+
+struct Fp4 {
+  static constexpr int64_t kBlockBytes = kTile * kBlock / 2;
+  static constexpr int64_t kScaleBytes = kTile;
+  static constexpr float kFactor = 0.5F;  // codes are decoded to twice their value
+  static constexpr bool kScaled = true;
+
+#if HWY_TARGET == HWY_AVX3
+  // One lookup among 16 lanes decodes a nibble.
+  struct Decoder {
+    VF table;
+    HWY_INLINE Decoder() {
+      HWY_ALIGN static constexpr float kValues[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                                      0, -1, -2, -3, -4, -6, -8, -12};
+      table = hn::Load(DF(), kValues);
+    }
+    template <int kNibble>
+    HWY_INLINE VF value(VU words) const {
+      VU index = hn::ShiftRight<4 * kNibble>(words);
+#if HWY_IS_DEBUG_BUILD
+      index = hn::And(index, hn::Set(DU(), 15u));  // the instruction ignores the other bits, Highway asserts
+#endif
+      return hn::TableLookupLanes(table, hn::IndicesFromVec(DF(), index));
+    }
+  };
+  using Words = VU;
+  static HWY_INLINE Words split(const Decoder&, VU words) {
+    return words;
+  }
+#else
+  // A byte lookup decodes all nibbles to integers.
+  struct Words {
+    hn::Vec<DI> low, high;
+  };
+  struct Decoder {
+    template <int kNibble>
+    HWY_INLINE VF value(const Words& words) const {
+      const auto bytes = kNibble % 2 == 0 ? words.low : words.high;
+      const auto top = hn::ShiftLeft<24 - 8 * (kNibble / 2)>(bytes);
+      return hn::ConvertTo(DF(), hn::ShiftRight<24>(top));
+    }
+  };
+  static HWY_INLINE Words split(const Decoder&, VU words) {
+    const hn::Repartition<uint8_t, DF> d8;
+    HWY_ALIGN static constexpr uint8_t kValues[16] = {0, 1,   2,   3,   4,   6,   8,   12,
+                                                      0, 255, 254, 253, 252, 250, 248, 244};
+    const auto table = hn::LoadDup128(d8, kValues);
+    const VU mask = hn::Set(DU(), 0x0F0F0F0Fu);
+    const auto low = hn::BitCast(d8, hn::And(words, mask));
+    const auto high = hn::BitCast(d8, hn::And(hn::ShiftRight<4>(words), mask));
+    return {hn::BitCast(DI(), hn::TableLookupBytes(table, low)),
+            hn::BitCast(DI(), hn::TableLookupBytes(table, high))};
+  }
+#endif
+
+  template <int kNibble, int M, int V>
+  static HWY_INLINE void step(const Decoder& decoder, const Words (&words)[V], const float* const* x,
+                              int64_t k, Sums<M, V>& sums) {
+    VF w[V];
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) w[v] = decoder.template value<kNibble>(words[v]);
+    accumulate<M, V>(w, x, k + kNibble, sums);
+  }
+  template <int M, int V>
+  static HWY_INLINE void block(const uint8_t* data, size_t lane, const float* const* x, int64_t k,
+                               Sums<M, V>& sums) {
+    const Decoder decoder;
+    const auto* source = reinterpret_cast<const uint32_t*>(data) + lane;
+    for (int word = 0; word < kBlock / 8; ++word, source += kTile, k += 8) {
+      Words words[V];
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v)
+        words[v] = split(decoder, hn::LoadU(DU(), source + static_cast<size_t>(v) * kLanes));
+      step<0, M, V>(decoder, words, x, k, sums);
+      step<1, M, V>(decoder, words, x, k, sums);
+      step<2, M, V>(decoder, words, x, k, sums);
+      step<3, M, V>(decoder, words, x, k, sums);
+      step<4, M, V>(decoder, words, x, k, sums);
+      step<5, M, V>(decoder, words, x, k, sums);
+      step<6, M, V>(decoder, words, x, k, sums);
+      step<7, M, V>(decoder, words, x, k, sums);
+    }
+  }
+  // UE8M0 to FP32: byte 0 is 2^-127 (a subnormal), byte 255 is NaN.
+  static HWY_INLINE VF scale(const uint8_t* scales, size_t lane) {
+    const DU du;
+    const VU byte = hn::PromoteTo(du, hn::LoadU(DU8(), scales + lane));
+    const VU ends = hn::And(hn::Add(byte, hn::Set(du, 1u)), hn::Set(du, 0xFEu));
+    const VU extra = hn::IfThenElseZero(hn::Eq(ends, hn::Zero(du)), hn::Set(du, 0x00400000u));
+    return hn::BitCast(DF(), hn::Or(hn::ShiftLeft<23>(byte), extra));
+  }
+};
+
+struct Bf16 {
+  static constexpr int64_t kBlockBytes = kTile * kBlock * 2;
+  static constexpr int64_t kScaleBytes = 0;
+  static constexpr float kFactor = 1.0F;
+  static constexpr bool kScaled = false;
+  template <int M, int V>
+  static HWY_INLINE void block(const uint8_t* data, size_t lane, const float* const* x, int64_t k,
+                               Sums<M, V>& sums) {
+    const auto* words = reinterpret_cast<const uint32_t*>(data) + lane;
+    for (int pair = 0; pair < kBlock / 2; ++pair, words += kTile) {
+      VF even[V], odd[V];
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) {
+        const VU word = hn::LoadU(DU(), words + static_cast<size_t>(v) * kLanes);
+        even[v] = hn::BitCast(DF(), hn::ShiftLeft<16>(word));
+        odd[v] = hn::BitCast(DF(), hn::And(word, hn::Set(DU(), 0xFFFF0000u)));
+      }
+      accumulate<M, V>(even, x, k + 2 * pair, sums);
+      accumulate<M, V>(odd, x, k + 2 * pair + 1, sums);
+    }
+  }
+  static HWY_INLINE VF scale(const uint8_t*, size_t) {
+    return set(1.0F);
+  }
+};
+
+struct F32 {
+  static constexpr int64_t kBlockBytes = kTile * kBlock * 4;
+  static constexpr int64_t kScaleBytes = 0;
+  static constexpr float kFactor = 1.0F;
+  static constexpr bool kScaled = false;
+  template <int M, int V>
+  static HWY_INLINE void block(const uint8_t* data, size_t lane, const float* const* x, int64_t k,
+                               Sums<M, V>& sums) {
+    const auto* values = reinterpret_cast<const float*>(data) + lane;
+#pragma GCC unroll 4
+    for (int i = 0; i < kBlock; ++i, values += kTile) {
+      VF w[V];
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) w[v] = load(values + static_cast<size_t>(v) * kLanes);
+      accumulate<M, V>(w, x, k + i, sums);
+    }
+  }
+  static HWY_INLINE VF scale(const uint8_t*, size_t) {
+    return set(1.0F);
+  }
+};
+
+// M rows, V vectors of outputs from `lane` on, all blocks.
+template <typename Format, int M, int V>
+HWY_INLINE void columns(const TileSource& source, size_t lane, const float* const* x,
+                        const float* const* scale, int64_t first, int64_t last, float* const* out) {
+  for (int64_t b = first; b < last; ++b) {
+    Sums<M, V> sums;
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) sums[m][v] = zero();
+    }
+    Format::template block<M, V>(source.data + b * Format::kBlockBytes, lane, x, b * kBlock, sums);
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) {
+      const size_t offset = lane + static_cast<size_t>(v) * kLanes;
+      const VF factor = Format::scale(source.scales + b * Format::kScaleBytes, offset);
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) {
+        const VF total = load(out[m] + offset);
+        if constexpr (Format::kScaled) {
+          const float row = (scale[m] != nullptr ? scale[m][b] : 1.0F) * Format::kFactor;
+          store(hn::MulAdd(hn::Mul(sums[m][v], set(row)), factor, total), out[m] + offset);
+        } else {
+          store(hn::Add(total, sums[m][v]), out[m] + offset);
+        }
+      }
+    }
+  }
+}
+
+template <typename Format, int M>
+HWY_NOINLINE void rows_pass(const TileSource& source, const RowView* rows, int64_t count, int64_t first,
+                            int64_t last, float* out) {
+  constexpr int kVectors = M == 1 ? kWide : 2;
+  const float* x[M];
+  const float* scale[M];
+  float* to[M];
+  for (int m = 0; m < M; ++m) {
+    const RowView& row = rows[std::min<int64_t>(m, count - 1)];
+    x[m] = row.x;
+    scale[m] = row.scale;
+    to[m] = out + m * kTile;
+    for (size_t i = 0; i < kTile; i += kLanes) store(zero(), to[m] + i);
+  }
+  for (size_t lane = 0; lane < kTile; lane += kVectors * kLanes)
+    columns<Format, M, kVectors>(source, lane, x, scale, first, last, to);
+}
+
+template <typename Format>
+void all_rows(const TileSource& source, const RowView* rows, int64_t count, int64_t first, int64_t last,
+              float* out) {
+  for (int64_t m = 0; m < count;) {
+    const int64_t left = count - m;
+    int64_t taken = std::min<int64_t>(left, kMaxRows);
+    if (left == 1) {
+      rows_pass<Format, 1>(source, rows + m, 1, first, last, out + m * kTile);
+    } else if (left == 2) {
+      rows_pass<Format, 2>(source, rows + m, 2, first, last, out + m * kTile);
+    } else if (left <= 4 || kMaxRows == 4) {
+      taken = std::min<int64_t>(left, 4);
+      rows_pass<Format, 4>(source, rows + m, taken, first, last, out + m * kTile);
+    } else {
+      rows_pass<Format, kMaxRows>(source, rows + m, taken, first, last, out + m * kTile);
+    }
+    m += taken;
+  }
+}
+
+void tile_product_simd(WeightFormat format, const uint8_t* data, const uint8_t* scales, const RowView* rows,
+                       int64_t count, int64_t first, int64_t last, float* out) {
+  const TileSource source{data, scales};
+  switch (format) {
+    case WeightFormat::kFp8:
+      return all_rows<Fp8>(source, rows, count, first, last, out);
+    case WeightFormat::kFp4:
+      return all_rows<Fp4>(source, rows, count, first, last, out);
+    case WeightFormat::kBf16:
+      return all_rows<Bf16>(source, rows, count, first, last, out);
+    case WeightFormat::kF32:
+      return all_rows<F32>(source, rows, count, first, last, out);
+  }
+}
+
+}  // namespace spark::engine::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace spark::engine::cpu {
+
+HWY_EXPORT(tile_product_simd);
+
+void tile_product(const PackedWeight& weight, int64_t tile, const RowView* rows, int64_t count, int64_t first,
+                  int64_t last, float* out) {
+  const uint8_t* scales = weight.scales.as<uint8_t>();
+  if (weight.format == WeightFormat::kFp8) scales += tile * weight.blocks * 4;
+  if (weight.format == WeightFormat::kFp4) scales += tile * weight.blocks * kTile;
+  HWY_DYNAMIC_DISPATCH(tile_product_simd)
+  (weight.format, weight.tile_data(tile), scales, rows, count, first, last, out);
+}
+
+void tile_product_fp4(const uint32_t* words, const uint8_t* scales, int64_t blocks, const RowView* rows,
+                      int64_t count, float* out) {
+  HWY_DYNAMIC_DISPATCH(tile_product_simd)
+  (WeightFormat::kFp4, reinterpret_cast<const uint8_t*>(words), scales, rows, count, 0, blocks, out);
+}
+
+}  // namespace spark::engine::cpu
+#endif

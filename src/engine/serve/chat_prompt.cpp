@@ -1,0 +1,53 @@
+#include "engine/serve/chat_prompt.h"
+
+#include <charconv>
+
+#include "text/chat.h"
+
+namespace spark::engine {
+namespace {
+
+int effort_of(const std::string& name) {
+  if (const auto known = text::parse_reasoning_effort(name)) return *known;
+  int value = text::kDefaultReasoningEffort;
+  std::from_chars(name.data(), name.data() + name.size(), value);  // the request's reader has checked it
+  return value;
+}
+
+text::ChatOptions options_of(const api::ChatRequest& request) {
+  text::ChatOptions options;
+  options.thinking = request.thinking.value_or(true);
+  if (request.reasoning_effort && *request.reasoning_effort != "none") {
+    options.reasoning_effort = effort_of(*request.reasoning_effort);
+  }
+  options.continue_final_message = request.continue_final_message;
+  options.add_generation_prompt = request.add_generation_prompt;
+  return options;
+}
+
+std::vector<text::ChatMessage> messages_of(const api::ChatRequest& request) {
+  std::vector<text::ChatMessage> messages;
+  for (const api::ChatMessage& given : request.messages) {
+    text::ChatMessage message;
+    message.role = text::parse_role(given.role).value_or(text::Role::kUser);
+    for (const std::string& part : given.content) message.content.push_back(text::text_part(part));
+    if (!given.reasoning.empty()) message.reasoning = given.reasoning;
+    messages.push_back(std::move(message));
+  }
+  return messages;
+}
+
+}  // namespace
+
+ChatPrompt encode_chat_request(const api::ChatRequest& request, const text::Tokenizer& tokenizer) {
+  try {
+    const auto messages = messages_of(request);
+    const auto options = options_of(request);
+    return {text::encode_chat(messages, options, tokenizer),
+            text::output_start(messages, options).in_reasoning};
+  } catch (const Error& error) {
+    throw api::RequestError(api::bad_request(error.describe(), error.where()));
+  }
+}
+
+}  // namespace spark::engine
