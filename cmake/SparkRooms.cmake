@@ -46,7 +46,7 @@ function(spark_test name folder)
   endif()
   add_executable(${name} ${sources})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
-  target_compile_options(${name} PRIVATE -Wall -Wextra -Wshadow)
+  target_compile_options(${name} PRIVATE -O1 -Wall -Wextra -Wshadow)
   target_compile_definitions(${name} PRIVATE SPARK_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data"
                                              SPARK_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE spark_flags GTest::gtest_main ${ARGN})

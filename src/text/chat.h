@@ -34,7 +34,7 @@
 #include <vector>
 
 #include "common/json.h"
-#include "text/output_stage.h"
+#include "text/output_start.h"
 #include "text/tokenizer.h"
 
 namespace spark::text {
@@ -125,7 +125,7 @@ std::string prompt_text(const std::vector<PromptSegment>& prompt);
 std::vector<int32_t> encode_prompt(const std::vector<PromptSegment>& prompt, const Tokenizer& tokenizer);
 
 // Where the output of this prompt begins.
-OutputStage output_stage(const std::vector<ChatMessage>& messages, const ChatOptions& options);
+OutputStart output_start(const std::vector<ChatMessage>& messages, const ChatOptions& options);
 
 std::vector<int32_t> encode_chat(const std::vector<ChatMessage>& messages, const ChatOptions& options,
                                  const Tokenizer& tokenizer);

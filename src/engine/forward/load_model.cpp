@@ -5,9 +5,7 @@
 #include "common/error.h"
 #include "common/file.h"
 #include "common/json.h"
-#ifdef SPARK_HAS_CPU_BACKEND
 #include "engine/kernels/cpu/cpu_backend.h"
-#endif
 #include "engine/kernels/reference/reference_backend.h"
 #include "text/engram_map.h"
 
@@ -51,19 +49,11 @@ void check_limits(const CacheLimits& limits, const model::ModelConfig& config) {
 }  // namespace
 
 std::vector<std::string> backend_names() {
-  std::vector<std::string> names;
-#ifdef SPARK_HAS_CPU_BACKEND
-  names.push_back("cpu");
-#endif
-  names.push_back("reference");
-  return names;
+  return {"cpu", "reference"};
 }
 
 std::unique_ptr<Backend> make_backend(const std::string& name, int threads) {
-#ifdef SPARK_HAS_CPU_BACKEND
   if (name == "cpu") return make_cpu_backend(threads);
-#endif
-  (void)threads;
   if (name == "reference") return make_reference_backend();
   std::string known;
   for (const std::string& each : backend_names()) known += (known.empty() ? "" : ", ") + each;
