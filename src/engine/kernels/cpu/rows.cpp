@@ -11,7 +11,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/kernels/cpu/rows.cpp"
 #include "engine/kernels/cpu/simd_targets.h"
-#include "hwy/foreach_target.h"
+#include <hwy/foreach_target.h>
 // The order matters: highway.h (in simd_inl.h) after foreach_target.h.
 #include "engine/kernels/cpu/simd_inl.h"
 
