@@ -6,11 +6,11 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/kernels/cpu/index_scores.cpp"
-// clang-format off: the order matters (the choice of targets, the loop over them, then highway.h)
-#include <hwy/foreach_target.h>
-
-#include "engine/kernels/cpu/simd_inl.h"
+// The order matters: the choice of targets, the loop over them, then highway.h.
+// clang-format off
 #include "engine/kernels/cpu/simd_targets.h"
+#include <hwy/foreach_target.h>
+#include "engine/kernels/cpu/simd_inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
