@@ -128,6 +128,12 @@ class Backend final : public CudaBackend {
   }
   int64_t weight_bytes(const Weight& weight) const override { return WeightStore::prepared(weight).bytes; }
 
+  void fill_random(void* to, int64_t bytes, uint64_t seed) override {
+    launch_fill(main(), Fill::kBytes, to, bytes, seed, 0, 1);
+    chained_ = false;
+  }
+  void* native_stream() override { return stream_->get(); }
+
   // ---- recording ----
 
   void run_recorded(uint64_t key, const std::function<void()>& body) override {

@@ -50,6 +50,11 @@ class CudaBackend : public Backend {
   // Bytes that one use of a placed weight reads.
   virtual int64_t weight_bytes(const Weight& weight) const = 0;
 
+  // Pseudo-random bytes; `bytes` is a multiple of 8.
+  virtual void fill_random(void* to, int64_t bytes, uint64_t seed) = 0;
+  // The cudaStream_t on which operations run in order, for kernels of a benchmark's own.
+  virtual void* native_stream() = 0;
+
   // index[m] = the largest of logits[m][0 .. columns), the lowest index on ties.
   virtual void argmax(const float* logits, int32_t rows, int64_t columns, int32_t* index) = 0;
 

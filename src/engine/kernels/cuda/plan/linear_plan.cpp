@@ -88,8 +88,10 @@ LinearLaunch plan_linear(const LinearShape& shape, const LinearSplit& split, int
       if (l.shared_bytes > limit) continue;
       if (l.persistent) {
         const int fit = static_cast<int>(std::max<size_t>(1, device.shared_bytes / (l.shared_bytes + 1024)));
-        const int blocks = device.multiprocessors * std::min(per_multiprocessor, fit);
-        l.grid = std::max(l.cluster, blocks / l.cluster * l.cluster);
+        const int most = std::max(1, device.multiprocessors * std::min(per_multiprocessor, fit) / l.cluster);
+        // As many blocks as keep all of them busy for the same number of rounds.
+        const int64_t rounds = ceil_div(l.row_groups, most);
+        l.grid = static_cast<int>(ceil_div(l.row_groups, rounds)) * l.cluster;
       } else {
         l.grid = l.row_groups * l.cluster;
       }
