@@ -24,7 +24,7 @@ struct Measurement {
   double read_us = 0;      // a plain read of the same bytes, the floor
   double us = 0;           // in a graph of such calls, each overlapping its predecessor's end
   double plain_us = 0;     // the same without overlap
-  std::string note;
+  std::string note = {};
 };
 
 // Both backends of a run: launches that overlap their predecessors, and launches that do not.
@@ -106,6 +106,10 @@ void measure_attention(Backends& backends, ReadCeiling& ceiling, std::span<const
                        std::vector<Measurement>& out);
 void measure_small(Backends& backends, ReadCeiling& ceiling, std::span<const int> rows, std::vector<Measurement>& out);
 
+#ifdef SPARK_HAS_CUBLASLT
+void measure_cublas(CudaBackend& backend, std::span<const int> rows, std::vector<Measurement>& out);
+#endif
+
 // A tensor-parallel rank's whole step; prints its own tables.
 struct StepResult {
   int ranks = 0;
@@ -116,7 +120,7 @@ struct StepResult {
   int64_t bytes = 0;
   double floor_us = 0;   // bytes at the rate of a long plain read
   int distinct_experts = 0;  // that the rows chose in the last layer
-  std::vector<std::pair<std::string, double>> without;  // step time with one kind of operation left out
+  std::vector<std::pair<std::string, double>> without = {};  // step time with one kind of operation left out
 };
 std::vector<StepResult> measure_steps(int ranks, std::span<const int> rows, double bytes_per_us);
 std::string table_of(std::span<const StepResult> results);

@@ -64,6 +64,10 @@ int measure(const std::string& json_file) {
   measure_experts(backends, ceiling, kRows, all);
   measure_attention(backends, ceiling, kRows, all);
   measure_small(backends, ceiling, kRows, all);
+#ifdef SPARK_HAS_CUBLASLT
+  constexpr int kPeerRows[] = {6, 48};
+  measure_cublas(*backends.chained, kPeerRows, all);
+#endif
   std::cout << summary_of(all);
   if (!json_file.empty()) {
     write_file_atomic(json_file + ".txt", table_of(all));

@@ -112,15 +112,14 @@ std::vector<Operation> operations() {
          b.rope({.rows = rows, .heads = 16, .width = 512, .pairs = 32, .cos_sin = in.angles, .x = in.heads});
        }},
       {"window write", 0,
-       [](CudaBackend& b, Inputs& in, int rows) {
+       [](CudaBackend& b, Inputs& in, int) {
          b.window_write({.step = in.steps.step, .width = 512, .pairs = 32, .cos_sin = in.angles, .kv = in.x,
                          .cache = in.caches.window});
        }},
       {"route 384 top 6", 0,
-       [](CudaBackend& b, Inputs& in, int rows) {
+       [](CudaBackend& b, Inputs& in, int) {
          b.route({.step = in.steps.step, .experts = 384, .top_k = 6, .logits = in.logits, .bias = in.bias,
                   .ids = in.ids, .weights = in.weights});
-         (void)rows;
        }},
   };
 }

@@ -164,7 +164,7 @@ __device__ __forceinline__ void load_chunk(const SparseAttentionArgs& a, int row
 }
 
 __global__ void __launch_bounds__(kThreads) sparse_attention_kernel(const __grid_constant__ AttentionParams params) {
-  extern __shared__ __align__(16) uint8_t memory[];
+  SPARK_DYNAMIC_SHARED(uint8_t, memory);
   Shared& s = *reinterpret_cast<Shared*>(memory);
   const SparseAttentionArgs& a = params.a;
   launch_dependents();

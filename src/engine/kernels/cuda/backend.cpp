@@ -132,6 +132,12 @@ class Backend final : public CudaBackend {
     launch_fill(main(), Fill::kBytes, to, bytes, seed, 0, 1);
     chained_ = false;
   }
+  const uint8_t* synthetic_bytes(int64_t bytes, uint64_t seed) override {
+    auto* memory = static_cast<uint8_t*>(arena_->allocate(static_cast<size_t>(round_up(bytes, 8)), "benchmark"));
+    launch_fill(main(), Fill::kE4m3, memory, round_up(bytes, 8), seed, 0, 1);
+    chained_ = false;
+    return memory;
+  }
   void* native_stream() override { return stream_->get(); }
 
   // ---- recording ----

@@ -50,6 +50,8 @@ class CudaBackend : public Backend {
   // Bytes that one use of a placed weight reads.
   virtual int64_t weight_bytes(const Weight& weight) const = 0;
 
+  // Memory of pseudo-random bytes without the patterns of NaN and infinity in E4M3 and BF16.
+  virtual const uint8_t* synthetic_bytes(int64_t bytes, uint64_t seed) = 0;
   // Pseudo-random bytes; `bytes` is a multiple of 8.
   virtual void fill_random(void* to, int64_t bytes, uint64_t seed) = 0;
   // The cudaStream_t on which operations run in order, for kernels of a benchmark's own.

@@ -110,7 +110,7 @@ struct GateUpParams {
 constexpr int kGateUpDepth = 6;
 
 __global__ void __launch_bounds__(kThreads, 3) gate_up_kernel(const __grid_constant__ GateUpParams p) {
-  extern __shared__ __align__(16) uint8_t shared[];
+  SPARK_DYNAMIC_SHARED(uint8_t, shared);
   __shared__ float partial[kWarps][128];
   launch_dependents();
   const int lane = static_cast<int>(threadIdx.x & 31);
@@ -242,7 +242,7 @@ struct DownParams {
 constexpr int kDownDepth = 5;
 
 __global__ void __launch_bounds__(kThreads, 3) down_kernel(const __grid_constant__ DownParams p) {
-  extern __shared__ __align__(16) float outputs[];  // [rows * top_k][16]
+  SPARK_DYNAMIC_SHARED(float, outputs);  // [rows * top_k][16]
   launch_dependents();
   wait_for_inputs();
   const int lane = static_cast<int>(threadIdx.x & 31);

@@ -64,7 +64,7 @@ __device__ __forceinline__ int entry_at(const IndexSelectArgs& a, bool restricte
 }
 
 __global__ void __launch_bounds__(kScoreThreads) score_kernel(const __grid_constant__ ScoreParams p) {
-  extern __shared__ __align__(16) uint8_t memory[];
+  SPARK_DYNAMIC_SHARED(uint8_t, memory);
   ScoreShared& s = *reinterpret_cast<ScoreShared*>(memory);
   const IndexSelectArgs& a = p.a;
   launch_dependents();

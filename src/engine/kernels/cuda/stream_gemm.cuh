@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
   constexpr int kDepth = StreamGemmShape<Format, kNTiles, kRowTiles>::kDepth;
   constexpr int kActivationBlock = kNTiles * (Format::kCodes ? 256 : 512);
   constexpr int kWarps = kLinearThreads / 32;
-  extern __shared__ __align__(16) uint8_t shared[];
+  SPARK_DYNAMIC_SHARED(uint8_t, shared);
 
   launch_dependents();
   const int lane = static_cast<int>(threadIdx.x & 31);
@@ -221,14 +221,11 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
             weight_scale = __shfl_sync(~0u, scale_lane, at & 31);
           }
           if constexpr (Format::kPacked) {
-            const __nv_bfloat162 unpack = __bfloat162bfloat162(__ushort_as_bfloat16(p.unpack_scale));
+            const uint32_t unpack = p.unpack_scale * 0x10001u;
 #pragma unroll
             for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
-              for (int i = 0; i < 8; ++i) {
-                const __nv_bfloat162 v = __hmul2_rn(*reinterpret_cast<__nv_bfloat162*>(&a[r][i]), unpack);
-                a[r][i] = *reinterpret_cast<const uint32_t*>(&v);
-              }
+              for (int i = 0; i < 8; ++i) a[r][i] = multiply_bf16x2(a[r][i], unpack);
             }
           }
           const uint8_t* b_block = shared + static_cast<size_t>(block - first_block) * kActivationBlock;
