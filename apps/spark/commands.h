@@ -37,7 +37,12 @@ struct Outcome {
   ExitCode code = ExitCode::kOk;
 };
 
+struct SiteOptions;
+
 void add_bench_command(CLI::App& app, Outcome& outcome);
+void add_config_command(CLI::App& app, const SiteOptions& options);
+void add_doctor_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);
 void add_model_command(CLI::App& app, Outcome& outcome);
+void add_render_command(CLI::App& app, const SiteOptions& options);
 
 }  // namespace spark::app

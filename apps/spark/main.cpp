@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "common/error.h"
 #include "common/json.h"
+#include "site_options.h"
 
 namespace spark::app {
 namespace {
@@ -35,8 +36,13 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", std::string("spark ") + SPARK_VERSION);
   app.require_subcommand(1);
   Outcome outcome;
+  SiteOptions site;
+  add_site_options(app, site);
   add_bench_command(app, outcome);
+  add_config_command(app, site);
+  add_doctor_command(app, outcome, site);
   add_model_command(app, outcome);
+  add_render_command(app, site);
   if (const std::string complaint = misspelt_command(app, argc, argv); !complaint.empty()) {
     std::cerr << complaint << "\nRun with --help for more information.\n";
     return static_cast<int>(ExitCode::kUsage);

@@ -166,7 +166,7 @@ void container_options(RuleContext& context) {
     const std::string text =
         required.name + (required.value == nullptr ? std::string() : "=" + std::string(required.value));
     context.error("container.docker_run_args", text + " is missing", text + ": " + required.because,
-                  "add " + text + (required.value == nullptr ? ", as in config/base/serving.json" : ""));
+                  "add " + text + (required.value == nullptr ? ", as in config/base/vllm.json" : ""));
   }
   for (const Option& option : options) {
     for (const ForbiddenOption& forbidden : kForbiddenOptions) {

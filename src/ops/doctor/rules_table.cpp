@@ -202,7 +202,7 @@ constexpr Rule kRules[] = {
      "node's, no swap, the display's card when its memory is used) and what the launch adds itself is not.",
      "A missing limit lets the container take the host's memory; a missing device fails the start after "
      "minutes.",
-     "config/base/serving.json has all of it.", kVllmOnly, rule::container_options},
+     "config/base/vllm.json has all of it.", kVllmOnly, rule::container_options},
     {"container.mounts", kError, false, "Mounts",
      "No folder twice, the checkpoint read-only at the model's path, /blobs beside a snapshot of links.",
      "The start fails after the container is up, or the checkpoint can be overwritten.",

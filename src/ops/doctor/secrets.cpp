@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 #include "common/error.h"
+#include "common/file.h"
 #include "common/process.h"
 
 namespace spark::ops {
@@ -58,6 +60,7 @@ constexpr std::array<const char*, 4> kForbiddenSuffixes = {".pem", ".key", ".loc
 // Names beside which a long random text is a credential.
 constexpr std::array<const char*, 6> kSecretNames = {"password", "passwd", "secret",
                                                      "api_key",  "apikey", "access_token"};
+constexpr size_t kNameReach = 4096;
 constexpr size_t kRandomLength = 24;
 constexpr double kRandomBits = 4.0;  // per character; hexadecimal digests stay below it
 
@@ -94,7 +97,7 @@ bool mixes_classes(std::string_view text) {
 }
 
 bool names_a_secret(std::string_view line) {
-  std::string lower(line.substr(0, 400));
+  std::string lower(line.substr(0, kNameReach));
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
   return std::any_of(kSecretNames.begin(), kSecretNames.end(),
@@ -141,13 +144,28 @@ bool starts_private_key(std::string_view line) {
                                                 begin) != std::string_view::npos;
 }
 
-// Lines that cannot match anything are most lines; find them without looking at every prefix.
-bool worth_a_look(std::string_view line) {
-  return line.size() >= 20 &&
-         (line.find('_') != std::string_view::npos || line.find('-') != std::string_view::npos ||
-          line.find("AK"
-                    "IA") != std::string_view::npos ||
-          line.find('=') != std::string_view::npos || line.find(':') != std::string_view::npos);
+// Where each line that could hold a credential begins. Most text has none, and a search for a few fixed words
+// over the whole text is far quicker than a look at every line.
+std::set<size_t> doubtful_lines(std::string_view content) {
+  std::set<size_t> lines;
+  const auto note = [&](std::string_view text, std::string_view word) {
+    const char* const begin = text.data();
+    const char* const end = begin + text.size();
+    for (const char* at = begin; at < end;) {
+      at = static_cast<const char*>(::memmem(at, static_cast<size_t>(end - at), word.data(), word.size()));
+      if (at == nullptr) return;
+      const size_t line = text.rfind('\n', static_cast<size_t>(at - begin));
+      lines.insert(line == std::string_view::npos ? 0 : line + 1);
+      at += word.size();
+    }
+  };
+  note(content, "-----BEGIN ");
+  for (const TokenForm& form : kTokenForms) note(content, form.prefix);
+  std::string lower(content);
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  for (const char* name : kSecretNames) note(lower, name);
+  return lines;
 }
 
 }  // namespace
@@ -167,13 +185,14 @@ std::string forbidden_name(const std::string& path) {
 std::vector<SecretHit> find_secrets(const std::string& file, std::string_view content) {
   std::vector<SecretHit> hits;
   if (const std::string reason = forbidden_name(file); !reason.empty()) hits.push_back({file, 0, reason});
-  size_t number = 0;
-  for (size_t begin = 0; begin < content.size();) {
-    const size_t end = std::min(content.find('\n', begin), content.size());
-    const std::string_view line = content.substr(begin, end - begin);
-    begin = end + 1;
-    ++number;
-    if (!worth_a_look(line)) continue;
+  size_t number = 1;
+  size_t counted = 0;
+  for (const size_t begin : doubtful_lines(content)) {
+    number += static_cast<size_t>(std::count(content.begin() + static_cast<std::ptrdiff_t>(counted),
+                                             content.begin() + static_cast<std::ptrdiff_t>(begin), '\n'));
+    counted = begin;
+    const std::string_view line =
+        content.substr(begin, std::min(content.find('\n', begin), content.size()) - begin);
     if (starts_private_key(line)) {
       hits.push_back({file, number, "a private key"});
     } else if (std::string kind = token_kind(line); !kind.empty()) {
@@ -211,7 +230,7 @@ SecretScan scan_tracked_files(const Repository& repository, size_t limit_bytes) 
         scan.not_scanned.push_back(path);
       } else {
         try {
-          content = repository.read(path);
+          content = read_file(full);
         } catch (const Error&) {
           scan.not_scanned.push_back(path);
         }

@@ -13,4 +13,15 @@ inline bool require_object(const JsonReader& reader) {
   return false;
 }
 
+// Text that stands on a command line or in a unit file: a newline there would be another command.
+inline std::string read_word(const JsonReader& reader) {
+  std::string text = reader.string();
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f) continue;
+    reader.fault("holds a control character", "remove it");
+    break;
+  }
+  return text;
+}
+
 }  // namespace spark::ops

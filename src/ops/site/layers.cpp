@@ -9,7 +9,8 @@
 namespace spark::ops {
 namespace {
 
-constexpr size_t kMaxLayers = 8;
+constexpr size_t kMaxLayers = 8;  // from a profile to its most distant base
+constexpr size_t kMaxFiles = 32;
 
 std::string member_path(const std::string& parent, const std::string& key) {
   return parent.empty() ? key : parent + "." + key;
@@ -51,47 +52,70 @@ void merge(Json& base, const Json& layer, const std::string& path, const std::st
   }
 }
 
-// The files that make a profile, outermost base first.
-std::vector<std::pair<std::string, Json>> chain_of(const Repository& repository, const std::string& profile,
-                                                   FileFaults& faults, bool& complete) {
-  std::vector<std::pair<std::string, Json>> chain;
-  std::string file = profile;
-  while (true) {
-    const size_t before = faults.size();
-    Json document = load_json(repository, file, faults);
-    if (faults.size() != before) {
-      complete = false;
-      break;
+// The files that make a profile, bases first. A file that is reached twice counts where it is reached first.
+class ChainBuilder {
+ public:
+  ChainBuilder(const Repository& repository, FileFaults& faults) : repository_(repository), faults_(faults) {}
+
+  void visit(const std::string& file) {
+    const size_t before = faults_.size();
+    Json document = load_json(repository_, file, faults_);
+    if (faults_.size() != before) {
+      complete_ = false;
+      return;
     }
     if (!document.is_object()) {
-      faults.push_back({file, {"", "must be an object", ""}});
-      complete = false;
-      break;
+      fail(file, "", "must be an object", "");
+      return;
     }
-    const Json parent = document.contains("extends") ? document["extends"] : Json();
+    open_.push_back(file);
+    for (const std::string& parent : parents_of(file, document)) {
+      if (std::find(open_.begin(), open_.end(), parent) != open_.end()) {
+        fail(file, "extends", "names " + parent + ", which extends this file again", "remove one of the two");
+      } else if (open_.size() == kMaxLayers) {
+        fail(file, "extends", "the chain is deeper than " + std::to_string(kMaxLayers) + " files",
+             "extend fewer bases");
+      } else if (std::none_of(chain_.begin(), chain_.end(),
+                              [&](const auto& layer) { return layer.first == parent; })) {
+        visit(parent);
+      }
+    }
+    open_.pop_back();
     document.erase("extends");
-    chain.emplace_back(file, std::move(document));
-    if (parent.is_null()) break;
-    if (!parent.is_string()) {
-      faults.push_back({file, {"extends", "must be a string: the path of another profile", ""}});
-      complete = false;
-      break;
-    }
-    file = parent.get<std::string>();
-    const bool seen =
-        std::any_of(chain.begin(), chain.end(), [&](const auto& entry) { return entry.first == file; });
-    if (seen || chain.size() == kMaxLayers) {
-      faults.push_back(
-          {chain.back().first,
-           {"extends", seen ? "names " + file + ", which extends this file again" : "chain is too long",
-            "let profiles extend one base each"}});
-      complete = false;
-      break;
+    if (chain_.size() < kMaxFiles) {
+      chain_.emplace_back(file, std::move(document));
+    } else {
+      fail(file, "extends", "more than " + std::to_string(kMaxFiles) + " files", "extend fewer bases");
     }
   }
-  std::reverse(chain.begin(), chain.end());
-  return chain;
-}
+
+  std::vector<std::pair<std::string, Json>>& chain() { return chain_; }
+  bool complete() const { return complete_; }
+
+ private:
+  std::vector<std::string> parents_of(const std::string& file, const Json& document) {
+    const auto found = document.find("extends");
+    if (found == document.end()) return {};
+    if (found->is_string()) return {found->get<std::string>()};
+    const bool strings = found->is_array() && std::all_of(found->begin(), found->end(),
+                                                          [](const Json& item) { return item.is_string(); });
+    if (strings) return found->get<std::vector<std::string>>();
+    fail(file, "extends", "must be a string or an array of strings: paths of other profiles", "");
+    return {};
+  }
+
+  void fail(const std::string& file, const std::string& where, const std::string& what,
+            const std::string& hint) {
+    faults_.push_back({file, {where, what, hint}});
+    complete_ = false;
+  }
+
+  const Repository& repository_;
+  FileFaults& faults_;
+  std::vector<std::pair<std::string, Json>> chain_;
+  std::vector<std::string> open_;
+  bool complete_ = true;
+};
 
 // Only site settings may stand in the site file: a promoted setting there would escape review.
 void check_site(const Json& value, const std::string& path, const std::string& file, FileFaults& faults) {
@@ -237,8 +261,10 @@ Origin LayeredDocument::origin_of(const std::string& path) const {
 LayeredDocument load_layers(const Repository& repository, const std::string& profile,
                             const std::string& site_file, FileFaults& faults) {
   LayeredDocument layers;
-  auto chain = chain_of(repository, profile, faults, layers.complete);
-  for (auto& [file, document] : chain) {
+  ChainBuilder builder(repository, faults);
+  builder.visit(profile);
+  layers.complete = builder.complete();
+  for (auto& [file, document] : builder.chain()) {
     if (file != profile) document.erase("description");  // a base's description describes the base
     merge(layers.document, document, "", file, layers.origins);
     layers.files.insert(layers.files.begin(), file);

@@ -1,7 +1,7 @@
 // A profile is written in layers, so that nothing is written twice: a profile may extend another file
-// ("extends": "config/base/serving.json", and so on), and the site file (config/site.json, not in Git) adds
-// what belongs to one site only. Later layers win; objects merge key by key, everything else is replaced,
-// null removes.
+// ("extends": "config/base/vllm.json", or an array of them), and the site file (config/site.json, not in Git)
+// adds what belongs to one site only. Later layers win; objects merge key by key, everything else is
+// replaced, null removes.
 //
 //   FileFaults faults;
 //   LayeredDocument layers = load_layers(repository, "config/cluster.json", "config/site.json", faults);

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "ops/site/json_object.h"
+#include "ops/site/text_forms.h"
 
 namespace spark::ops {
 namespace {
@@ -20,7 +21,7 @@ std::optional<int64_t> rank_of(const std::string& key) {
 
 std::vector<std::string> read_devices(const JsonReader& reader) {
   std::vector<std::string> devices;
-  for (const JsonReader& item : reader.items()) devices.push_back(item.string());
+  for (const JsonReader& item : reader.items()) devices.push_back(read_word(item));
   return devices;
 }
 
@@ -57,17 +58,22 @@ Node read_node(const JsonReader& reader, const JsonReader& all_nodes) {
   reader.reject_unknown({"name", "ssh_host", "rank", "management_ip", "head", "roce_gid_index",
                          "roce_peer_hcas", "roce_subnets", "management_interface", "mesh_ports",
                          "mesh_hairpin_queue_size"});
-  node.name = reader.field("name").string();
-  node.ssh_host = reader.field("ssh_host").optional_string().value_or("");
+  node.name = read_word(reader.field("name"));
+  if (const JsonReader host = reader.field("ssh_host"); host.present()) {
+    node.ssh_host = read_word(host);
+    if (!is_host_name(node.ssh_host) && !is_ip(node.ssh_host)) host.fault("is not a host name or address");
+  }
   node.rank = reader.field("rank").integer(0, kMaxRank);
-  node.management_ip = reader.field("management_ip").string();
+  node.management_ip = read_word(reader.field("management_ip"));
   node.head = reader.field("head").boolean();
   node.roce_gid_index = reader.field("roce_gid_index").optional_integer(0, 255);
   read_peers(reader.field("roce_peer_hcas"), all_nodes, node);
   if (const JsonReader subnets = reader.field("roce_subnets"); subnets.present()) {
-    for (const auto& [device, value] : subnets.members()) node.subnets.push_back({device, value.string()});
+    for (const auto& [device, value] : subnets.members()) node.subnets.push_back({device, read_word(value)});
   }
-  node.management_interface = reader.field("management_interface").optional_string().value_or("");
+  if (const JsonReader name = reader.field("management_interface"); name.present()) {
+    node.management_interface = read_word(name);
+  }
   if (const JsonReader ports = reader.field("mesh_ports"); ports.present()) {
     for (const auto& [device, value] : ports.members())
       node.mesh_ports.push_back(read_mesh_port(device, value));
@@ -131,7 +137,10 @@ NodeMap read_node_map(const Json& document, Faults& faults) {
   }
   root.reject_unknown({"schema_version", "ssh_user", "nodes", "description"});
   root.field("schema_version").integer(1, 1, 1);
-  map.ssh_user = root.field("ssh_user").string();
+  map.ssh_user = read_word(root.field("ssh_user"));
+  if (root.field("ssh_user").present() && !is_host_name(map.ssh_user)) {
+    root.field("ssh_user").fault("is not a login name", "letters, digits, dots, - and _");
+  }
   root.field("description").optional_string();
   const JsonReader nodes = root.field("nodes");
   const std::vector<JsonReader> entries = nodes.items();

@@ -37,13 +37,6 @@ bool has_control(const std::string& text) {
   return false;
 }
 
-// What stands on a command line must be printable: a newline cannot be pasted or stand in a unit file.
-std::string read_word(const JsonReader& reader) {
-  std::string text = reader.string();
-  if (has_control(text)) reader.fault("holds a control character", "remove it");
-  return text;
-}
-
 void read_environment(const JsonReader& reader, ClusterProfile& profile) {
   if (!reader.present() && profile.engine_kind == EngineKind::kNative) return;
   for (const auto& [name, value] : reader.members()) {
@@ -250,9 +243,11 @@ ClusterProfile read_profile(const Json& resolved, Faults& faults) {
   profile.nodes_config = root.field("nodes_config").optional_string().value_or(profile.nodes_config);
   profile.upstreams_config =
       root.field("upstreams_config").optional_string().value_or(profile.upstreams_config);
-  profile.kernel_backend = root.field("kernel_backend").optional_string().value_or(kDefaultKernelFamily);
   read_fabric(root.field("fabric"), profile);
   read_engine_kind(root.field("engine"), profile);
+  const bool native = profile.engine_kind == EngineKind::kNative;
+  profile.kernel_backend =
+      root.field("kernel_backend").optional_string().value_or(native ? "native" : kDefaultKernelFamily);
   profile.host = read_host(root.field("host"));
   profile.deployment = read_deployment(root.field("deployment"), profile.host.home);
   const Places places = {profile.host.home, profile.deployment.path};
