@@ -15,7 +15,7 @@ using golden::Rows;
 
 class Consistency : public testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override { model_ = golden::load(golden::tiny_checkpoint(), GetParam()); }
+  void SetUp() override { model_ = golden::load(golden::synthetic_checkpoint(), GetParam()); }
 
   bool fast() const { return GetParam() != "reference"; }
 
@@ -244,8 +244,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, Consistency, testing::ValuesIn(backend_names(
 
 TEST(Backends, ThreadCountDoesNotMatter) {
   std::mt19937 random(5);
-  const auto one = golden::load(golden::tiny_checkpoint(), "cpu", 1);
-  const auto two = golden::load(golden::tiny_checkpoint(), "cpu", 2);
+  const auto one = golden::load(golden::synthetic_checkpoint(), "cpu", 1);
+  const auto two = golden::load(golden::synthetic_checkpoint(), "cpu", 2);
   std::uniform_int_distribution<int32_t> token(0, one->vocab_size() - 1);
   std::vector<int32_t> tokens(400);
   for (int32_t& t : tokens) t = token(random);
@@ -261,8 +261,8 @@ TEST(Backends, ThreadCountDoesNotMatter) {
 
 TEST(Backends, CpuAgreesWithTheReference) {
   std::mt19937 random(6);
-  const auto cpu = golden::load(golden::tiny_checkpoint(), "cpu", 1);
-  const auto reference = golden::load(golden::tiny_checkpoint(), "reference");
+  const auto cpu = golden::load(golden::synthetic_checkpoint(), "cpu", 1);
+  const auto reference = golden::load(golden::synthetic_checkpoint(), "reference");
   std::uniform_int_distribution<int32_t> token(0, cpu->vocab_size() - 1);
   for (const size_t length : {size_t{5}, size_t{40}, size_t{150}}) {
     std::vector<int32_t> tokens(length);

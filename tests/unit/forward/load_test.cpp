@@ -28,7 +28,7 @@ class Copy {
  public:
   Copy() : folder_(fs::temp_directory_path() / ("spark-load-test-" + std::to_string(::getpid()))) {
     fs::remove_all(folder_);
-    fs::copy(golden::tiny_checkpoint(), folder_, fs::copy_options::recursive);
+    fs::copy(golden::synthetic_checkpoint(), folder_, fs::copy_options::recursive);
     for (const auto& entry : fs::recursive_directory_iterator(folder_)) {
       fs::permissions(entry.path(), fs::perms::owner_write, fs::perm_options::add);
     }
@@ -50,7 +50,7 @@ class Copy {
 };
 
 TEST(LoadModel, SaysWhatIsWrong) {
-  const std::string folder = golden::tiny_checkpoint();
+  const std::string folder = golden::synthetic_checkpoint();
   EXPECT_NE(message_of([&] { golden::load(folder, "gpu"); }).find("choose one of: cpu, reference"),
             std::string::npos);
   EXPECT_NE(message_of([&] { golden::load(folder + "/none", "cpu"); }).find("config.json"),
