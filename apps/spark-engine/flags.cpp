@@ -100,6 +100,7 @@ void read_keys(EngineFlags& flags, const std::string& key_file) {
 
 std::optional<EngineFlags> parse_flags(int argc, char** argv, int& exit_code) {
   EngineFlags flags;
+  flags.model.backend = engine::backend_names().front();  // the fastest of this build
   flags.model.limits = {.max_sequences = 8, .max_context = 0, .max_step_rows = 512};
   std::string key_file;
   CLI::App app("Serves a DeepSeek V4.1 Flash checkpoint over OpenAI's API.", "spark-engine");

@@ -318,11 +318,11 @@ std::vector<int32_t> encode_prompt(const std::vector<PromptSegment>& prompt, con
   return ids;
 }
 
-OutputStage output_stage(const std::vector<ChatMessage>& messages, const ChatOptions& options) {
-  if (options.tool_choice == ToolChoice::kRequired) return OutputStage::kToolCalls;
+OutputStart output_start(const std::vector<ChatMessage>& messages, const ChatOptions& options) {
+  if (options.tool_choice == ToolChoice::kRequired) return {.in_tool_calls = true};
   const bool answered =
       options.continue_final_message && !messages.empty() && has_text_or_calls(messages.back());
-  return options.thinking && !answered ? OutputStage::kReasoning : OutputStage::kContent;
+  return {.in_reasoning = options.thinking && !answered};
 }
 
 std::vector<int32_t> encode_chat(const std::vector<ChatMessage>& messages, const ChatOptions& options,

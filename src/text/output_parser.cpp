@@ -4,10 +4,10 @@
 
 namespace spark::text {
 
-OutputParser::OutputParser(OutputStage stage, OutputParserOptions options)
+OutputParser::OutputParser(OutputStart start, OutputParserOptions options)
     : options_(options),
-      reasoning_(stage, options.strictness, options.tool_calls),
-      tool_calls_(stage, options.strictness) {}
+      reasoning_(start, options.tool_calls, options.strictness),
+      tool_calls_(start, options.strictness) {}
 
 void OutputParser::sort_events(std::vector<ToolCallEvent> events, OutputDelta& delta) {
   for (ToolCallEvent& event : events) {
@@ -19,13 +19,13 @@ void OutputParser::sort_events(std::vector<ToolCallEvent> events, OutputDelta& d
   }
 }
 
-OutputDelta OutputParser::parsed(ReasoningParser::Delta delta) {
+OutputDelta OutputParser::parsed(ReasoningParser::Piece piece) {
   OutputDelta out;
-  out.reasoning = std::move(delta.reasoning);
+  out.reasoning = std::move(piece.reasoning);
   if (options_.tool_calls) {
-    sort_events(tool_calls_.push(delta.content), out);
+    sort_events(tool_calls_.push(piece.content), out);
   } else {
-    out.content = std::move(delta.content);
+    out.content = std::move(piece.content);
   }
   return out;
 }
@@ -40,9 +40,9 @@ OutputDelta OutputParser::flush(bool ended) {
   return out;
 }
 
-ParsedOutput parse_output(std::string_view text, OutputStage stage, OutputParserOptions options, bool ended) {
+ParsedOutput parse_output(std::string_view text, OutputStart start, OutputParserOptions options, bool ended) {
   ParsedOutput result;
-  OutputParser parser(stage, options);
+  OutputParser parser(start, options);
   for (OutputDelta& delta : std::vector<OutputDelta>{parser.push(text), parser.flush(ended)}) {
     result.reasoning += delta.reasoning;
     result.content += delta.content;

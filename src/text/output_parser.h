@@ -1,6 +1,6 @@
 // The model's output as the API returns it: reasoning, content and tool calls, streamed or whole.
 //
-//   OutputParser parser(output_stage(messages, options), {.tool_calls = !options.tools.empty()});
+//   OutputParser parser(output_start(messages, options), {.tool_calls = !options.tools.empty()});
 //   OutputDelta delta = parser.push(detokenizer.push(id));
 //
 // Feed it text without the end-of-sentence token. See text/reasoning.h and text/tool_calls.h for the rules.
@@ -29,7 +29,7 @@ struct OutputParserOptions {
 
 class OutputParser {
  public:
-  explicit OutputParser(OutputStage stage, OutputParserOptions options = {});
+  explicit OutputParser(OutputStart start, OutputParserOptions options = {});
 
   OutputDelta push(std::string_view text);
   // `ended`: the model ended the output; otherwise it was cut off.
@@ -39,7 +39,7 @@ class OutputParser {
   size_t tool_call_count() const { return tool_calls_.call_count(); }
 
  private:
-  OutputDelta parsed(ReasoningParser::Delta delta);
+  OutputDelta parsed(ReasoningParser::Piece piece);
   static void sort_events(std::vector<ToolCallEvent> events, OutputDelta& delta);
 
   OutputParserOptions options_;
@@ -53,7 +53,7 @@ struct ParsedOutput {
   std::vector<ToolCall> tool_calls;  // ids are empty: whoever answers gives them
 };
 
-ParsedOutput parse_output(std::string_view text, OutputStage stage, OutputParserOptions options = {},
+ParsedOutput parse_output(std::string_view text, OutputStart start, OutputParserOptions options = {},
                           bool ended = true);
 
 }  // namespace spark::text

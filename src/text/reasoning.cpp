@@ -25,57 +25,57 @@ std::vector<std::string> markers(Strictness strictness, bool tool_calls) {
 
 }  // namespace
 
-ReasoningParser::ReasoningParser(OutputStage stage, Strictness strictness, bool tool_calls)
-    : state_(first_state(stage, strictness)),
+ReasoningParser::ReasoningParser(OutputStart start, bool tool_calls, Strictness strictness)
+    : state_(first_state(start, strictness)),
       strictness_(strictness),
       reasoning_end_(markers(strictness, tool_calls)),
       content_markers_(markers(strictness, tool_calls)) {}
 
 // Only tolerant reading looks for a stray </think>, and not among the arguments of tool calls.
-ReasoningParser::State ReasoningParser::first_state(OutputStage stage, Strictness strictness) {
-  if (stage == OutputStage::kReasoning) return State::kReasoning;
-  if (stage == OutputStage::kToolCalls || strictness == Strictness::kStrict) return State::kVerbatim;
+ReasoningParser::State ReasoningParser::first_state(OutputStart start, Strictness strictness) {
+  if (start.in_reasoning) return State::kReasoning;
+  if (start.in_tool_calls || strictness == Strictness::kStrict) return State::kVerbatim;
   return State::kContent;
 }
 
-ReasoningParser::Delta ReasoningParser::push(std::string_view text) {
-  Delta delta;
+ReasoningParser::Piece ReasoningParser::push(std::string_view text) {
+  Piece piece;
   while (state_ != State::kVerbatim) {
     const bool reasoning = state_ == State::kReasoning;
     StopStrings& matcher = reasoning ? reasoning_end_ : content_markers_;
-    (reasoning ? delta.reasoning : delta.content) += matcher.push(text);
-    if (!matcher.stopped()) return delta;
+    (reasoning ? piece.reasoning : piece.content) += matcher.push(text);
+    if (!matcher.stopped()) return piece;
     text = text.substr(text.size() - matcher.unread());
     const size_t marker = *matcher.matched();
     matcher.restart();
     if (reasoning) {
-      reasoning_ended(marker, delta);
+      reasoning_ended(marker, piece);
     } else {
-      content_marker(marker, delta);
+      content_marker(marker, piece);
     }
   }
-  delta.content += text;
-  return delta;
+  piece.content += text;
+  return piece;
 }
 
-void ReasoningParser::reasoning_ended(size_t marker, Delta& delta) {
+void ReasoningParser::reasoning_ended(size_t marker, Piece& piece) {
   if (marker == 0) {
     state_ = strictness_ == Strictness::kStrict ? State::kVerbatim : State::kContent;
     return;
   }
   if (strictness_ == Strictness::kStrict)
     throw Error("tool calls begin before the end of the reasoning", "output");
-  delta.content += marker_text(marker);
+  piece.content += marker_text(marker);
   state_ = State::kVerbatim;
 }
 
-void ReasoningParser::content_marker(size_t marker, Delta& delta) {
+void ReasoningParser::content_marker(size_t marker, Piece& piece) {
   if (marker == 0) return;  // a stray </think>
-  delta.content += marker_text(marker);
+  piece.content += marker_text(marker);
   state_ = State::kVerbatim;
 }
 
-ReasoningParser::Delta ReasoningParser::flush() {
+ReasoningParser::Piece ReasoningParser::flush() {
   return {.reasoning = reasoning_end_.flush(), .content = content_markers_.flush()};
 }
 

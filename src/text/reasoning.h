@@ -1,6 +1,6 @@
 // Splits the model's output into reasoning and content, as it streams.
 //
-//   ReasoningParser parser(OutputStage::kReasoning);
+//   ReasoningParser parser(true);
 //   parser.push("Two and two");        // .reasoning = "Two and two"
 //   parser.push(" are four</think>4"); // .reasoning = " are four", .content = "4"
 //
@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-#include "text/output_stage.h"
+#include "text/output_start.h"
 #include "text/stop_strings.h"
 
 namespace spark::text {
@@ -23,25 +23,26 @@ enum class Strictness { kStrict, kTolerant };
 
 class ReasoningParser {
  public:
-  struct Delta {
+  struct Piece {
     std::string reasoning;
     std::string content;
   };
 
-  // `tool_calls`: tool blocks are looked for.
-  explicit ReasoningParser(OutputStage stage, Strictness strictness = Strictness::kTolerant,
-                           bool tool_calls = true);
+  // Without tools in the request: tool blocks are not looked for.
+  explicit ReasoningParser(bool in_reasoning) : ReasoningParser({in_reasoning, false}, false) {}
+  // `tool_calls`: the request has tools.
+  ReasoningParser(OutputStart start, bool tool_calls, Strictness strictness = Strictness::kTolerant);
 
-  Delta push(std::string_view text);
-  Delta flush();
+  Piece push(std::string_view text);
+  Piece flush();
 
   bool in_reasoning() const { return state_ == State::kReasoning; }
 
  private:
   enum class State { kReasoning, kContent, kVerbatim };
-  static State first_state(OutputStage stage, Strictness strictness);
-  void reasoning_ended(size_t marker, Delta& delta);
-  void content_marker(size_t marker, Delta& delta);
+  static State first_state(OutputStart start, Strictness strictness);
+  void reasoning_ended(size_t marker, Piece& piece);
+  void content_marker(size_t marker, Piece& piece);
 
   State state_;
   Strictness strictness_;

@@ -19,8 +19,8 @@ bool is_white_byte(char c) {
 
 }  // namespace
 
-ToolCallParser::ToolCallParser(OutputStage stage, Strictness strictness)
-    : state_(stage == OutputStage::kToolCalls ? State::kBlock : State::kContent), strictness_(strictness) {
+ToolCallParser::ToolCallParser(OutputStart start, Strictness strictness)
+    : state_(start.in_tool_calls ? State::kBlock : State::kContent), strictness_(strictness) {
   // The prompt that opened a block also ended its line.
   for (uint8_t state = 0; state <= static_cast<uint8_t>(State::kAfter); ++state) {
     scanners_.push_back(make_scanner(static_cast<State>(state)));

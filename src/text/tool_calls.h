@@ -1,6 +1,6 @@
 // Reads tool calls from the model's output, as it streams.
 //
-//   ToolCallParser parser(OutputStage::kContent);
+//   ToolCallParser parser(output_start(messages, options));
 //   for (const ToolCallEvent& event : parser.push(content)) ...
 //   for (const ToolCallEvent& event : parser.flush(true)) ...
 //
@@ -38,7 +38,7 @@ struct ToolCallEvent {
 
 class ToolCallParser {
  public:
-  explicit ToolCallParser(OutputStage stage, Strictness strictness = Strictness::kTolerant);
+  explicit ToolCallParser(OutputStart start, Strictness strictness = Strictness::kTolerant);
 
   std::vector<ToolCallEvent> push(std::string_view text);
   std::vector<ToolCallEvent> flush(bool ended);

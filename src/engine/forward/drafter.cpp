@@ -133,6 +133,7 @@ void Drafter::forward(const StepRows& step) {
                   .vocab = static_cast<int32_t>(config_.vocab_size),
                   .hidden = static_cast<int32_t>(config_.hidden_size),
                   .rank = static_cast<int32_t>(config_.dspark_markov_rank),
+                  .block_rows = block_size(),
                   .x = collapsed_,
                   .base = base_,
                   .embed = &weights_.markov_embed,

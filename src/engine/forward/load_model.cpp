@@ -5,8 +5,11 @@
 #include "common/error.h"
 #include "common/file.h"
 #include "common/json.h"
-#ifdef SPARK_HAS_CPU_BACKEND
+#ifndef SPARK_WITHOUT_CPU_BACKEND  // the GPU checks build where Highway is absent
 #include "engine/kernels/cpu/cpu_backend.h"
+#endif
+#ifdef SPARK_HAS_CUDA_BACKEND
+#include "engine/kernels/cuda/cuda_backend.h"
 #endif
 #include "engine/kernels/reference/reference_backend.h"
 #include "text/engram_map.h"
@@ -52,7 +55,10 @@ void check_limits(const CacheLimits& limits, const model::ModelConfig& config) {
 
 std::vector<std::string> backend_names() {
   std::vector<std::string> names;
-#ifdef SPARK_HAS_CPU_BACKEND
+#ifdef SPARK_HAS_CUDA_BACKEND
+  if (cuda_device_count() > 0) names.push_back("cuda");
+#endif
+#ifndef SPARK_WITHOUT_CPU_BACKEND
   names.push_back("cpu");
 #endif
   names.push_back("reference");
@@ -60,10 +66,13 @@ std::vector<std::string> backend_names() {
 }
 
 std::unique_ptr<Backend> make_backend(const std::string& name, int threads) {
-#ifdef SPARK_HAS_CPU_BACKEND
+#ifndef SPARK_WITHOUT_CPU_BACKEND
   if (name == "cpu") return make_cpu_backend(threads);
 #endif
   (void)threads;
+#ifdef SPARK_HAS_CUDA_BACKEND
+  if (name == "cuda" && cuda_device_count() > 0) return make_cuda_backend({});
+#endif
   if (name == "reference") return make_reference_backend();
   std::string known;
   for (const std::string& each : backend_names()) known += (known.empty() ? "" : ", ") + each;

@@ -16,6 +16,7 @@ struct DraftArgs {
   int32_t vocab = 0;
   int32_t hidden = 0;
   int32_t rank = 0;                         // width of the Markov embedding
+  int32_t block_rows = 0;                   // rows of the longest block when the caller knows it, else 0
   const uint16_t* x = nullptr;              // BF16 [rows][hidden], collapsed streams before the final norm
   const float* base = nullptr;              // FP32 [rows][vocab], vocabulary logits of the normalised x
   const Weight* embed = nullptr;            // BF16 [vocab, rank]

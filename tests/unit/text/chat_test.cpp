@@ -138,17 +138,18 @@ TEST(Chat, ResultsOfUnknownTypeAreNamed) {
             std::string::npos);
 }
 
-TEST(Chat, OutputStageFollowsThePrompt) {
+TEST(Chat, OutputStartFollowsThePrompt) {
   const ChatMessage user = message(Role::kUser, "q");
   ChatOptions options;
-  EXPECT_EQ(output_stage({user}, options), OutputStage::kReasoning);
-  EXPECT_EQ(output_stage({user}, chat_mode()), OutputStage::kContent);
+  EXPECT_TRUE(output_start({user}, options).in_reasoning);
+  EXPECT_FALSE(output_start({user}, chat_mode()).in_reasoning);
   options.continue_final_message = true;
-  EXPECT_EQ(output_stage({user, message(Role::kAssistant, "")}, options), OutputStage::kReasoning);
-  EXPECT_EQ(output_stage({user, message(Role::kAssistant, "a")}, options), OutputStage::kContent);
+  EXPECT_TRUE(output_start({user, message(Role::kAssistant, "")}, options).in_reasoning);
+  EXPECT_FALSE(output_start({user, message(Role::kAssistant, "a")}, options).in_reasoning);
   options.continue_final_message = false;
   options.tool_choice = ToolChoice::kRequired;
-  EXPECT_EQ(output_stage({user}, options), OutputStage::kToolCalls);
+  EXPECT_TRUE(output_start({user}, options).in_tool_calls);
+  EXPECT_FALSE(output_start({user}, options).in_reasoning);
 }
 
 TEST(Chat, ErrorsSayWhere) {

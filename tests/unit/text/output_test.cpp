@@ -18,10 +18,10 @@ Json as_json(const ParsedOutput& output) {
   return {{"reasoning", output.reasoning}, {"content", output.content}, {"calls", calls}};
 }
 
-ParsedOutput parse_in_pieces(const std::string& text, OutputStage stage, OutputParserOptions options,
+ParsedOutput parse_in_pieces(const std::string& text, OutputStart start, OutputParserOptions options,
                              bool ended, size_t (*next_length)(std::mt19937&), std::mt19937& random) {
   ParsedOutput result;
-  OutputParser parser(stage, options);
+  OutputParser parser(start, options);
   const auto take = [&](OutputDelta delta) {
     result.reasoning += delta.reasoning;
     result.content += delta.content;
@@ -40,40 +40,39 @@ ParsedOutput parse_in_pieces(const std::string& text, OutputStage stage, OutputP
   return result;
 }
 
-OutputStage read_stage(const std::string& name) {
-  if (name == "reasoning") return OutputStage::kReasoning;
-  return name == "tool_calls" ? OutputStage::kToolCalls : OutputStage::kContent;
+OutputStart read_start(const std::string& name) {
+  return {name == "reasoning", name == "tool_calls"};
 }
 
 TEST(OutputCases, ReasoningContentAndCalls) {
   std::mt19937 random(5);
   for (const FileCase& c : read_cases("output.test")) {
     const auto text = c["text"].get<std::string>();
-    const OutputStage stage = read_stage(c["stage"].get<std::string>());
+    const OutputStart start = read_start(c["start"].get<std::string>());
     const bool ended = !c.has("cut");
     const bool tools = !c.has("no_tools");
     const Json expected = {{"reasoning", c.has("reasoning") ? c["reasoning"] : Json("")},
                            {"content", c.has("content") ? c["content"] : Json("")},
                            {"calls", c.has("calls") ? c["calls"] : Json::array()}};
     const OutputParserOptions tolerant = {.tool_calls = tools};
-    EXPECT_EQ(as_json(parse_output(text, stage, tolerant, ended)).dump(), expected.dump()) << c.place;
+    EXPECT_EQ(as_json(parse_output(text, start, tolerant, ended)).dump(), expected.dump()) << c.place;
     for (int round = 0; round < 20; ++round) {
       const auto length = [](std::mt19937& r) -> size_t { return r() % 7 + 1; };
-      ASSERT_EQ(as_json(parse_in_pieces(text, stage, tolerant, ended, length, random)).dump(),
+      ASSERT_EQ(as_json(parse_in_pieces(text, start, tolerant, ended, length, random)).dump(),
                 expected.dump())
           << c.place;
     }
     const OutputParserOptions strict = {.tool_calls = tools, .strictness = Strictness::kStrict};
     if (c.has("strict_error")) {
       try {
-        parse_output(text, stage, strict, ended);
+        parse_output(text, start, strict, ended);
         ADD_FAILURE() << c.place;
       } catch (const Error& error) {
         EXPECT_NE(error.describe().find(c["strict_error"].get<std::string>()), std::string::npos)
             << c.place << error.describe();
       }
     } else if (!c.has("tolerant_only")) {
-      EXPECT_EQ(as_json(parse_output(text, stage, strict, ended)).dump(), expected.dump()) << c.place;
+      EXPECT_EQ(as_json(parse_output(text, start, strict, ended)).dump(), expected.dump()) << c.place;
     }
   }
 }
@@ -128,8 +127,8 @@ TEST(Output, ReadsBackWhatThePromptEncoderWrites) {
 
     for (const Strictness strictness : {Strictness::kStrict, Strictness::kTolerant}) {
       const auto length = [](std::mt19937& r) -> size_t { return r() % 9 + 1; };
-      const ParsedOutput output =
-          parse_in_pieces(text, OutputStage::kReasoning, {.strictness = strictness}, true, length, random);
+      const ParsedOutput output = parse_in_pieces(text, OutputStart{.in_reasoning = true},
+                                                  {.strictness = strictness}, true, length, random);
       ASSERT_EQ(output.reasoning, *answer.reasoning) << text;
       ASSERT_EQ(output.content, answer.content[0].text) << text;
       ASSERT_EQ(output.tool_calls.size(), arguments.size()) << text;
@@ -142,7 +141,7 @@ TEST(Output, ReadsBackWhatThePromptEncoderWrites) {
 }
 
 TEST(Output, ContentHoldsBackOnlyPossibleTags) {
-  OutputParser parser(OutputStage::kContent);
+  OutputParser parser(OutputStart{});
   EXPECT_EQ(parser.push("one\n\n").content, "one");
   EXPECT_EQ(parser.push("two\n").content, "\n\ntwo");
   EXPECT_EQ(parser.push("\n<").content, "");
@@ -159,7 +158,7 @@ TEST(Output, ContentHoldsBackOnlyPossibleTags) {
 }
 
 TEST(Output, LongGarbageInsideABlockIsLinear) {
-  OutputParser parser(OutputStage::kToolCalls);
+  OutputParser parser(OutputStart{.in_tool_calls = true});
   for (int i = 0; i < 100000; ++i) parser.push("<｜DSML｜ inv");
   EXPECT_TRUE(parser.flush(true).tool_calls.empty());
 }

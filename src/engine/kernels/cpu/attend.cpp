@@ -8,10 +8,12 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/kernels/cpu/attend.cpp"
+// The order matters: the choice of targets, the loop over them, then highway.h.
+// clang-format off
 #include "engine/kernels/cpu/simd_targets.h"
-#include "hwy/foreach_target.h"
-// The order matters: highway.h (in simd_inl.h) after foreach_target.h.
+#include <hwy/foreach_target.h>
 #include "engine/kernels/cpu/simd_inl.h"
+// clang-format on
 
 // Scores have heads in the lanes (a record's channel is broadcast to all heads), values have channels in the
 // lanes (a head's probability is broadcast): no horizontal sums, and every sum runs in list or channel order.

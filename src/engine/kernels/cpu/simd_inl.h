@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "engine/kernels/cpu/simd_targets.h"
-#include "hwy/highway.h"
+#include <hwy/highway.h>
 
 #if defined(SPARK_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SPARK_CPU_SIMD_INL_H_

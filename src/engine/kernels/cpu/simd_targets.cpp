@@ -1,6 +1,6 @@
 #include "engine/kernels/cpu/simd_targets.h"
 
-#include "hwy/highway.h"
+#include <hwy/highway.h>
 
 namespace spark::engine::cpu {
 

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "hwy/detect_compiler_arch.h"
+#include <hwy/detect_compiler_arch.h>
 
 // Highway avoids its emulation on GCC before 12.3 because of GCC bug 106322, which miscompiles the upper
 // halves of products; no kernel here forms any, and the tests run every target.

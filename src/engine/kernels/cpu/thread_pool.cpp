@@ -12,7 +12,7 @@ namespace {
 
 constexpr auto kSpinTime = std::chrono::microseconds(50);
 constexpr int kSpinsPerLook = 32;
-constexpr int kSpinsBeforeYield = 2000;
+constexpr int kSpinsBeforeYield = 400;
 
 void pause() {
 #if defined(__x86_64__)

@@ -4,10 +4,12 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/kernels/cpu/tile_product.cpp"
+// The order matters: the choice of targets, the loop over them, then highway.h.
+// clang-format off
 #include "engine/kernels/cpu/simd_targets.h"
-#include "hwy/foreach_target.h"
-// The order matters: highway.h (in simd_inl.h) after foreach_target.h.
+#include <hwy/foreach_target.h>
 #include "engine/kernels/cpu/simd_inl.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace spark::engine::cpu::HWY_NAMESPACE {
@@ -57,6 +59,7 @@ struct Fp8 {
   static HWY_INLINE void block(const uint8_t* data, size_t lane, const float* const* x, int64_t k,
                                Sums<M, V>& sums) {
     const auto* words = reinterpret_cast<const uint16_t*>(data) + lane;
+#pragma GCC unroll 16
     for (int pair = 0; pair < kBlock / 2; ++pair, words += kTile) {
       VF even[V], odd[V];
 #pragma GCC unroll 2
@@ -141,6 +144,7 @@ struct Fp4 {
                                Sums<M, V>& sums) {
     const Decoder decoder;
     const auto* source = reinterpret_cast<const uint32_t*>(data) + lane;
+#pragma GCC unroll 4
     for (int word = 0; word < kBlock / 8; ++word, source += kTile, k += 8) {
       Words words[V];
 #pragma GCC unroll 4
@@ -175,6 +179,7 @@ struct Bf16 {
   static HWY_INLINE void block(const uint8_t* data, size_t lane, const float* const* x, int64_t k,
                                Sums<M, V>& sums) {
     const auto* words = reinterpret_cast<const uint32_t*>(data) + lane;
+#pragma GCC unroll 16
     for (int pair = 0; pair < kBlock / 2; ++pair, words += kTile) {
       VF even[V], odd[V];
 #pragma GCC unroll 4
@@ -201,7 +206,7 @@ struct F32 {
   static HWY_INLINE void block(const uint8_t* data, size_t lane, const float* const* x, int64_t k,
                                Sums<M, V>& sums) {
     const auto* values = reinterpret_cast<const float*>(data) + lane;
-#pragma GCC unroll 4
+#pragma GCC unroll 16
     for (int i = 0; i < kBlock; ++i, values += kTile) {
       VF w[V];
 #pragma GCC unroll 4
@@ -214,34 +219,70 @@ struct F32 {
   }
 };
 
-// M rows, V vectors of outputs from `lane` on, all blocks.
+// Adds a block's sums, scaled, to the totals.
 template <typename Format, int M, int V>
-HWY_INLINE void columns(const TileSource& source, size_t lane, const float* const* x,
-                        const float* const* scale, int64_t first, int64_t last, float* const* out) {
-  for (int64_t b = first; b < last; ++b) {
-    Sums<M, V> sums;
+HWY_INLINE void add_block(const TileSource& source, size_t lane, const float* const* scale, int64_t b,
+                          const Sums<M, V>& sums, Sums<M, V>& totals) {
+#pragma GCC unroll 4
+  for (int v = 0; v < V; ++v) {
+    [[maybe_unused]] const VF factor =
+        Format::scale(source.scales + b * Format::kScaleBytes, lane + static_cast<size_t>(v) * kLanes);
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) sums[m][v] = zero();
-    }
-    Format::template block<M, V>(source.data + b * Format::kBlockBytes, lane, x, b * kBlock, sums);
-#pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) {
-      const size_t offset = lane + static_cast<size_t>(v) * kLanes;
-      const VF factor = Format::scale(source.scales + b * Format::kScaleBytes, offset);
-#pragma GCC unroll 8
-      for (int m = 0; m < M; ++m) {
-        const VF total = load(out[m] + offset);
-        if constexpr (Format::kScaled) {
-          const float row = (scale[m] != nullptr ? scale[m][b] : 1.0F) * Format::kFactor;
-          store(hn::MulAdd(hn::Mul(sums[m][v], set(row)), factor, total), out[m] + offset);
-        } else {
-          store(hn::Add(total, sums[m][v]), out[m] + offset);
-        }
+      if constexpr (Format::kScaled) {
+        const float row = (scale[m] != nullptr ? scale[m][b] : 1.0F) * Format::kFactor;
+        totals[m][v] = hn::MulAdd(hn::Mul(sums[m][v], set(row)), factor, totals[m][v]);
+      } else {
+        totals[m][v] = hn::Add(totals[m][v], sums[m][v]);
       }
     }
   }
+}
+
+template <int M, int V>
+HWY_INLINE void clear(Sums<M, V>& sums) {
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) sums[m][v] = zero();
+  }
+}
+
+template <int M, int V>
+HWY_INLINE void load_totals(const float* out, size_t lane, Sums<M, V>& totals) {
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) totals[m][v] = load(out + m * kTile + lane + static_cast<size_t>(v) * kLanes);
+  }
+}
+
+template <int M, int V>
+HWY_INLINE void store_totals(const Sums<M, V>& totals, float* out, size_t lane) {
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) store(totals[m][v], out + m * kTile + lane + static_cast<size_t>(v) * kLanes);
+  }
+}
+
+// M rows, V vectors of outputs from `lane` on, all blocks. Totals stay in registers where there is room.
+template <typename Format, int M, int V>
+HWY_INLINE void columns(const TileSource& source, size_t lane, const float* const* x,
+                        const float* const* scale, int64_t first, int64_t last, float* out) {
+  constexpr bool kKeep = M * V <= (kLanes == 16 ? 8 : 4);
+  Sums<M, V> totals;
+  clear<M, V>(totals);
+  if (!kKeep) store_totals<M, V>(totals, out, lane);
+  for (int64_t b = first; b < last; ++b) {
+    Sums<M, V> sums;
+    clear<M, V>(sums);
+    Format::template block<M, V>(source.data + b * Format::kBlockBytes, lane, x, b * kBlock, sums);
+    if (!kKeep) load_totals<M, V>(out, lane, totals);
+    add_block<Format, M, V>(source, lane, scale, b, sums, totals);
+    if (!kKeep) store_totals<M, V>(totals, out, lane);
+  }
+  if (kKeep) store_totals<M, V>(totals, out, lane);
 }
 
 template <typename Format, int M>
@@ -250,16 +291,13 @@ HWY_NOINLINE void rows_pass(const TileSource& source, const RowView* rows, int64
   constexpr int kVectors = M == 1 ? kWide : 2;
   const float* x[M];
   const float* scale[M];
-  float* to[M];
   for (int m = 0; m < M; ++m) {
     const RowView& row = rows[std::min<int64_t>(m, count - 1)];
     x[m] = row.x;
     scale[m] = row.scale;
-    to[m] = out + m * kTile;
-    for (size_t i = 0; i < kTile; i += kLanes) store(zero(), to[m] + i);
   }
   for (size_t lane = 0; lane < kTile; lane += kVectors * kLanes)
-    columns<Format, M, kVectors>(source, lane, x, scale, first, last, to);
+    columns<Format, M, kVectors>(source, lane, x, scale, first, last, out);
 }
 
 template <typename Format>

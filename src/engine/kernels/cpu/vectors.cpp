@@ -11,10 +11,12 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/kernels/cpu/vectors.cpp"
+// The order matters: the choice of targets, the loop over them, then highway.h.
+// clang-format off
 #include "engine/kernels/cpu/simd_targets.h"
-#include "hwy/foreach_target.h"
-// The order matters: highway.h (in simd_inl.h) after foreach_target.h.
+#include <hwy/foreach_target.h>
 #include "engine/kernels/cpu/simd_inl.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace spark::engine::cpu::HWY_NAMESPACE {

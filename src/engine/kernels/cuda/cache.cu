@@ -1,0 +1,224 @@
+// Rotation, cache writers, ratio-2 pooling, index queries: one row at a time, latency-bound.
+#include "engine/kernels/cuda/device.cuh"
+#include "engine/kernels/cuda/launch.h"
+#include "engine/kernels/cuda/paged.cuh"
+
+namespace spark::engine::cuda {
+namespace {
+
+__global__ void rope_angles_kernel(const int32_t* position, const int32_t* sequence, int rows, int back, int pairs,
+                                   const float* freq, float* cos_sin) {
+  launch_dependents();
+  wait_for_inputs();
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i >= rows * pairs) return;
+  const int row = i / pairs;
+  if (sequence[row] < 0) return;
+  const float angle = static_cast<float>(position[row] - back) * freq[i % pairs];
+  float s, c;
+  sincosf(angle, &s, &c);
+  cos_sin[2 * i] = c;
+  cos_sin[2 * i + 1] = s;
+}
+
+// The rotated value of channel `c` of a vector whose last 2*pairs channels rotate; `v` and `partner` are this channel
+// and its neighbour in the pair.
+__device__ __forceinline__ float rotated(float v, float partner, int c, int width, int pairs, const float* cos_sin,
+                                         bool inverse) {
+  const int z = c - (width - 2 * pairs);
+  if (z < 0) return v;
+  const float cosine = cos_sin[z & ~1];
+  const float sine = inverse ? -cos_sin[z | 1] : cos_sin[z | 1];
+  return round_to_bf16((z & 1) == 0 ? v * cosine - partner * sine : partner * sine + v * cosine);
+}
+
+__global__ void rope_kernel(const float* cos_sin, int heads, int width, int pairs, bool inverse, int total,
+                            uint16_t* x) {
+  launch_dependents();
+  wait_for_inputs();
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i >= total) return;
+  const int pair = i % pairs;
+  const int64_t vector = i / pairs;
+  const int64_t row = vector / heads;
+  uint32_t* at = reinterpret_cast<uint32_t*>(x + vector * width + (width - 2 * pairs)) + pair;
+  const uint32_t v = *at;
+  const float a = bf16_low(v), b = bf16_high(v);
+  const float c = cos_sin[(row * pairs + pair) * 2];
+  const float s = inverse ? -cos_sin[(row * pairs + pair) * 2 + 1] : cos_sin[(row * pairs + pair) * 2 + 1];
+  *at = pack_bf16(a * c - b * s, a * s + b * c);
+}
+
+// Warp-wise quantisers of 32 channels, one a lane.
+__device__ __forceinline__ void write_fp8_block(float v, uint8_t* codes, uint8_t* scale) {
+  const uint32_t byte = fp8_block_scale(group_amax<32>(v));
+  codes[threadIdx.x & 31] = static_cast<uint8_t>(fp8_block_code(v, byte));
+  if ((threadIdx.x & 31) == 0) *scale = static_cast<uint8_t>(byte);
+}
+__device__ __forceinline__ void write_nibbles(uint32_t code, uint8_t* packed) {
+  const uint32_t odd = __shfl_down_sync(~0u, code, 1);
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  if ((lane & 1) == 0) packed[lane / 2] = static_cast<uint8_t>(code | odd << 4);
+}
+__device__ __forceinline__ void write_fp4_ue8m0_block(float v, uint8_t* packed, uint8_t* scale) {
+  const uint32_t byte = fp4_ue8m0_scale(group_amax<32>(v));
+  write_nibbles(fp4_ue8m0_code(v, byte), packed);
+  if ((threadIdx.x & 31) == 0) *scale = static_cast<uint8_t>(byte);
+}
+// Two blocks of 16 at once.
+__device__ __forceinline__ void write_fp4_e4m3_blocks(float v, uint8_t* packed, uint8_t* scales) {
+  const uint32_t byte = fp4_e4m3_scale(group_amax<16>(v));
+  write_nibbles(fp4_e4m3_code(v, byte), packed);
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  if ((lane & 15) == 0) scales[lane / 16] = static_cast<uint8_t>(byte);
+}
+
+// Channel `block * 32 + lane` of a BF16 vector, rotated.
+__device__ __forceinline__ float rotated_channel(const uint16_t* x, int block, int width, int pairs,
+                                                 const float* cos_sin) {
+  const int c = block * 32 + static_cast<int>(threadIdx.x & 31);
+  const float v = bf16_to_float(x[c]);
+  const float partner = __shfl_xor_sync(~0u, v, 1);
+  return rotated(v, partner, c, width, pairs, cos_sin, false);
+}
+
+__global__ void window_write_kernel(const int32_t* position, const int32_t* sequence, int width, int pairs,
+                                    const float* cos_sin, const uint16_t* kv, PagedCache cache, uint8_t* records) {
+  launch_dependents();
+  wait_for_inputs();
+  const int row = static_cast<int>(blockIdx.x);
+  if (sequence[row] < 0) return;
+  uint8_t* record = records != nullptr
+                        ? records + static_cast<int64_t>(row) * window_record_bytes(width)
+                        : record_of(cache, sequence[row], position[row]);
+  if (record == nullptr) return;
+  for (int block = static_cast<int>(threadIdx.x / 32); block < width / 32; block += static_cast<int>(blockDim.x / 32)) {
+    const float v = rotated_channel(kv + static_cast<int64_t>(row) * width, block, width, pairs,
+                                    cos_sin + static_cast<int64_t>(row) * pairs * 2);
+    write_fp8_block(v, record + block * 32, record + width + block);
+  }
+}
+
+__global__ void entry_write_kernel(const int32_t* position, const int32_t* sequence, int ratio, int width,
+                                   int key_width, int pairs, const float* cos_sin, const uint16_t* latent,
+                                   const uint16_t* key, PagedCache main_cache, PagedCache key_cache) {
+  launch_dependents();
+  wait_for_inputs();
+  const int row = static_cast<int>(blockIdx.x);
+  if (sequence[row] < 0 || (position[row] + 1) % ratio != 0) return;
+  const int entry = position[row] / ratio;
+  uint8_t* main_record = record_of(main_cache, sequence[row], entry);
+  uint8_t* key_record = record_of(key_cache, sequence[row], entry);
+  const float* angles = cos_sin + static_cast<int64_t>(row) * pairs * 2;
+  const int main_blocks = width / 32;
+  const int blocks = main_blocks + key_width / 32;
+  for (int block = static_cast<int>(threadIdx.x / 32); block < blocks; block += static_cast<int>(blockDim.x / 32)) {
+    if (block < main_blocks) {
+      if (main_record == nullptr) continue;
+      const float v = rotated_channel(latent + static_cast<int64_t>(row) * width, block, width, pairs, angles);
+      write_fp4_e4m3_blocks(v, main_record + block * 16, main_record + width / 2 + block * 2);
+    } else {
+      if (key_record == nullptr) continue;
+      const int b = block - main_blocks;
+      const float v = rotated_channel(key + static_cast<int64_t>(row) * key_width, b, key_width, pairs, angles);
+      write_fp4_ue8m0_block(v, key_record + b * 16, key_record + key_width / 2 + b);
+    }
+  }
+}
+
+// One block per (row, head), a warp per 32 channels.
+__global__ void index_query_kernel(const float* cos_sin, int heads, int width, int pairs, const uint16_t* q,
+                                   uint8_t* packed, uint8_t* scales) {
+  launch_dependents();
+  wait_for_inputs();
+  const int64_t vector = blockIdx.x;
+  const int64_t row = vector / heads;
+  for (int block = static_cast<int>(threadIdx.x / 32); block < width / 32; block += static_cast<int>(blockDim.x / 32)) {
+    const float v = rotated_channel(q + vector * width, block, width, pairs, cos_sin + row * pairs * 2);
+    write_fp4_ue8m0_block(v, packed + vector * (width / 2) + block * 16, scales + vector * (width / 32) + block);
+  }
+}
+
+__global__ void pool_pairs_kernel(const int32_t* position, const int32_t* sequence, const int32_t* first_row, int width,
+                                  int ring, const float* kv, const float* score, const float* state, uint16_t* pooled) {
+  launch_dependents();
+  wait_for_inputs();
+  const int64_t row = blockIdx.y;
+  const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (c >= width || sequence[row] < 0) return;
+  const int p = position[row];
+  uint16_t result = 0;
+  if ((p & 1) != 0) {
+    float kv0, score0;
+    if (row > first_row[row]) {
+      kv0 = kv[(row - 1) * width + c];
+      score0 = score[(row - 1) * width + c];
+    } else {
+      const float* slot = state + (static_cast<int64_t>(sequence[row]) * ring + (p - 1) % ring) * 2 * width;
+      kv0 = slot[c];
+      score0 = slot[width + c];
+    }
+    const float score1 = score[row * width + c];
+    const float largest = fmaxf(score0, score1);
+    const float e0 = expf(score0 - largest), e1 = expf(score1 - largest);
+    const float sum = e0 + e1;
+    result = float_to_bf16(e0 / sum * kv0 + e1 / sum * kv[row * width + c]);
+  }
+  pooled[row * width + c] = result;
+}
+
+__global__ void pool_store_kernel(const int32_t* position, const int32_t* sequence, const int32_t* last_row, int width,
+                                  int ring, const float* kv, const float* score, float* state) {
+  launch_dependents();
+  wait_for_inputs();
+  const int64_t row = blockIdx.y;
+  const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (c >= width || sequence[row] < 0 || row + ring <= last_row[row]) return;
+  float* slot = state + (static_cast<int64_t>(sequence[row]) * ring + position[row] % ring) * 2 * width;
+  slot[c] = kv[row * width + c];
+  slot[width + c] = score[row * width + c];
+}
+
+int warps_for(int blocks) { return 32 * std::min(blocks, 20); }
+
+}  // namespace
+
+void launch_rope_angles(const Launch& on, const RopeAnglesArgs& args) {
+  launch_kernel(on, rope_angles_kernel, dim3(static_cast<unsigned>(ceil_div(int64_t{args.step.rows} * args.pairs, 128))),
+                128, 0, 1, args.step.position, args.step.sequence, args.step.rows, args.back, args.pairs, args.freq,
+                args.cos_sin);
+}
+
+void launch_rope(const Launch& on, const RopeArgs& args) {
+  const int64_t total = int64_t{args.rows} * args.heads * args.pairs;
+  launch_kernel(on, rope_kernel, dim3(static_cast<unsigned>(ceil_div(total, 128))), 128, 0, 1, args.cos_sin, args.heads,
+                args.width, args.pairs, args.inverse, static_cast<int>(total), args.x);
+}
+
+void launch_window_write(const Launch& on, const WindowWriteArgs& args) {
+  launch_kernel(on, window_write_kernel, dim3(static_cast<unsigned>(args.step.rows)), warps_for(args.width / 32), 0, 1,
+                args.step.position, args.step.sequence, args.width, args.pairs, args.cos_sin, args.kv, args.cache,
+                args.records);
+}
+
+void launch_pool_pairs(const Launch& pool, const Launch& store, const PoolPairsArgs& args) {
+  const dim3 grid(static_cast<unsigned>(ceil_div(args.width, 128)), static_cast<unsigned>(args.step.rows));
+  launch_kernel(pool, pool_pairs_kernel, grid, 128, 0, 1, args.step.position, args.step.sequence, args.step.first_row,
+                args.width, args.ring, args.kv, args.score, args.state, args.pooled);
+  launch_kernel(store, pool_store_kernel, grid, 128, 0, 1, args.step.position, args.step.sequence, args.step.last_row,
+                args.width, args.ring, args.kv, args.score, args.state);
+}
+
+void launch_entry_write(const Launch& on, const EntryWriteArgs& args) {
+  launch_kernel(on, entry_write_kernel, dim3(static_cast<unsigned>(args.step.rows)),
+                warps_for(args.width / 32 + args.key_width / 32), 0, 1, args.step.position, args.step.sequence,
+                args.ratio, args.width, args.key_width, args.pairs, args.cos_sin, args.latent, args.key,
+                args.main_cache, args.key_cache);
+}
+
+void launch_index_query(const Launch& on, const IndexQueryArgs& args) {
+  launch_kernel(on, index_query_kernel, dim3(static_cast<unsigned>(args.rows * args.heads)), warps_for(args.width / 32),
+                0, 1, args.cos_sin, args.heads, args.width, args.pairs, args.q, args.packed, args.scales);
+}
+
+}  // namespace spark::engine::cuda

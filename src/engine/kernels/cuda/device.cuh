@@ -1,0 +1,132 @@
+// Device-side vocabulary: number formats, block quantisers, reductions; instructions.cuh has the rest.
+#pragma once
+
+#include <cstdint>
+
+#ifdef SPARK_CUDA_EMULATION
+#include "cuda_emulation/instructions.h"
+#else
+#include "engine/kernels/cuda/instructions.cuh"
+#endif
+#include "engine/kernels/cuda/plan/tiles.h"
+
+namespace spark::engine::cuda {
+
+// ---- number formats -------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ float bf16_to_float(uint32_t bits) { return __uint_as_float(bits << 16); }
+__device__ __forceinline__ float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
+__device__ __forceinline__ float round_to_bf16(float v) { return bf16_to_float(float_to_bf16(v)); }
+
+// Byte b stands for 2^(b - 127); 0 is an FP32 subnormal, 255 is NaN.
+__device__ __forceinline__ float ue8m0_to_float(uint32_t b) {
+  return __uint_as_float(b == 0 ? 0x00400000u : b == 255 ? 0x7FC00000u : b << 23);
+}
+
+// The byte of the smallest power of two that is not below v (v > 0, normal).
+__device__ __forceinline__ uint32_t ue8m0_ceil(float v) {
+  const uint32_t bits = __float_as_uint(v);
+  const uint32_t byte = (bits >> 23) + ((bits & 0x7FFFFFu) != 0 ? 1u : 0u);
+  return byte > 254 ? 255 : byte;
+}
+
+// 1 / 2^(byte - 127) for byte 1..253.
+__device__ __forceinline__ float ue8m0_inverse(uint32_t byte) { return __uint_as_float((254 - byte) << 23); }
+
+__device__ __forceinline__ float2 e4m3x2_to_float2(uint32_t codes) { return half2_to_float2(e4m3x2_to_half2(codes)); }
+
+__device__ __forceinline__ float e4m3_to_float(uint32_t code) { return e4m3x2_to_float2(code & 0xFFu).x; }
+
+__device__ __forceinline__ uint32_t float_to_e4m3(float v) { return floats_to_e4m3x2(v, 0.0f) & 0xFFu; }
+
+// Ties go to the even code; NaN becomes +6 as the conversion instruction of newer devices does it.
+__device__ __forceinline__ uint32_t float_to_e2m1(float v) {
+  const float a = fabsf(v);
+  const uint32_t code = uint32_t{a > 0.25f} + uint32_t{a >= 0.75f} + uint32_t{a > 1.25f} + uint32_t{a >= 1.75f} +
+                        uint32_t{a > 2.5f} + uint32_t{a >= 3.5f} + uint32_t{a > 5.0f};
+  return v != v ? 7u : code | ((__float_as_uint(v) >> 28) & 8u);
+}
+
+// The value of one E2M1 code through FP16: sign to bit 15, magnitude to bits 11..9 gives value * 2^-14.
+__device__ __forceinline__ float e2m1_to_float(uint32_t code) {
+  const uint32_t h = ((code & 8u) << 12) | ((code & 7u) << 9);
+  return half_to_float(h) * 16384.0f;
+}
+
+// The eight codes of a word in checkpoint order (element i in bits 4i) to floats.
+__device__ __forceinline__ void e2m1x8_to_float(uint32_t word, float* out) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    // Elements i and i + 4 share a register: their nibbles are 16 bits apart.
+    const uint32_t sign = (word << (12 - 4 * i)) & 0x80008000u;
+    const uint32_t magnitude = (i == 3 ? word >> 3 : word << (9 - 4 * i)) & 0x0E000E00u;
+    const float2 v = half2_to_float2(sign | magnitude);
+    out[i] = v.x * 16384.0f;
+    out[i + 4] = v.y * 16384.0f;
+  }
+}
+
+// A word of fp4_place_code layout to four FP16 pairs, each value * 2^-14.
+constexpr float kFp4EmbedScale = 16384.0f;
+__device__ __forceinline__ void fp4_word_to_half2(uint32_t w, uint32_t (&pair)[4]) {
+  pair[0] = w & 0x8E008E00u;
+  pair[1] = (w << 3) & 0x8E008E00u;
+  pair[2] = ((w << 1) & 0x80008000u) | ((w << 6) & 0x0E000E00u);
+  pair[3] = ((w << 2) & 0x80008000u) | ((w << 9) & 0x0E000E00u);
+}
+
+// ---- block quantisers -----------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ uint32_t fp8_block_scale(float amax) {
+  if (!(amax < __uint_as_float(0x7F800000u))) return 255;
+  return ue8m0_ceil(fmaxf(amax, 1e-4f) * __uint_as_float(0x3B124925u));  // FP32(1/448)
+}
+__device__ __forceinline__ uint32_t fp8_block_code(float v, uint32_t scale) {
+  return scale == 255 ? 0u : float_to_e4m3(v * ue8m0_inverse(scale));
+}
+__device__ __forceinline__ uint32_t fp4_ue8m0_scale(float amax) {
+  if (!(amax < __uint_as_float(0x7F800000u))) return 255;
+  return ue8m0_ceil(fmaxf(amax, 0x1.8p-124f) * __uint_as_float(0x3E2AAAABu));  // FP32(1/6)
+}
+__device__ __forceinline__ uint32_t fp4_ue8m0_code(float v, uint32_t scale) {
+  return scale == 255 ? 0u : float_to_e2m1(__fdiv_rn(v, ue8m0_to_float(scale)));
+}
+__device__ __forceinline__ uint32_t fp4_e4m3_scale(float amax) {
+  if (!(amax < __uint_as_float(0x7F800000u))) return 0x7F;
+  return float_to_e4m3(__fdiv_rn(fmaxf(amax, 0x1.8p-7f), 6.0f));
+}
+__device__ __forceinline__ uint32_t fp4_e4m3_code(float v, uint32_t scale) {
+  return scale == 0x7F ? 0u : float_to_e2m1(__fdiv_rn(v, e4m3_to_float(scale)));
+}
+
+// Largest magnitude over aligned groups of `kLanes` lanes; a NaN counts as larger than everything.
+template <int kLanes>
+__device__ __forceinline__ float group_amax(float v) {
+  uint32_t bits = __float_as_uint(v) & 0x7FFFFFFFu;
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) bits = max(bits, __shfl_xor_sync(~0u, bits, offset));
+  return __uint_as_float(bits);
+}
+
+// ---- reductions: fixed trees, the same for every thread that asks ---------------------------------------------------
+
+__device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(~0u, v, offset);
+  return v;
+}
+
+// Sum over the block, returned to every thread. `scratch` holds 32 floats and may be reused after the next barrier.
+__device__ __forceinline__ float block_sum(float v, float* scratch) {
+  v = warp_sum(v);
+  const int warps = static_cast<int>(blockDim.x + 31) / 32;
+  if ((threadIdx.x & 31) == 0) scratch[threadIdx.x / 32] = v;
+  __syncthreads();
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  return warp_sum(lane < warps ? scratch[lane] : 0.0f);
+}
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+}  // namespace spark::engine::cuda

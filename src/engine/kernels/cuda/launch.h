@@ -1,0 +1,275 @@
+// Kernel parameters and the functions that launch them. Included by the .cu files and by the backend; every pointer
+// lies in device memory. The arithmetic of each operation is specified in engine/kernels/*.h.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <string>
+
+#include "common/error.h"
+#include "engine/kernels/backend.h"
+#include "engine/kernels/cuda/plan/linear_plan.h"
+
+namespace spark::engine::cuda {
+
+inline void check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();
+  throw Error(std::string(what) + ": " + cudaGetErrorString(status), "CUDA",
+              status == cudaErrorMemoryAllocation ? "free device memory or load a smaller model" : "");
+}
+
+// Where a kernel goes. `dependent`: it may start while its predecessor drains (programmatic dependent launch).
+struct Launch {
+  cudaStream_t stream = nullptr;
+  bool dependent = false;
+  DeviceLimits device;
+};
+
+#ifdef SPARK_CUDA_EMULATION
+// On the CPU, thread by thread: see tests/cuda_emulation.
+template <class... Parameters, class... Arguments>
+void launch_kernel(const Launch&, void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared_bytes,
+                   int cluster, Arguments&&... arguments) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  emulation::run_kernel({.grid = {grid.x, grid.y, grid.z},
+                         .block = {static_cast<unsigned>(threads), 1, 1},
+                         .shared_bytes = shared_bytes,
+                         .cluster = static_cast<unsigned>(cluster)},
+                        [&] { kernel(Parameters(arguments)...); });
+}
+#else
+template <class... Parameters, class... Arguments>
+void launch_kernel(const Launch& on, void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared_bytes,
+                   int cluster, Arguments&&... arguments) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  if (shared_bytes > 48 * 1024) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+          "raising a kernel's shared memory");
+  }
+  if (cluster > 8) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "allowing a large cluster");
+  }
+  cudaLaunchAttribute attributes[2];
+  unsigned count = 0;
+  if (cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count].val.clusterDim.x = static_cast<unsigned>(cluster);
+    attributes[count].val.clusterDim.y = 1;
+    attributes[count].val.clusterDim.z = 1;
+    ++count;
+  }
+  if (on.dependent) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count].val.programmaticStreamSerializationAllowed = 1;
+    ++count;
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = on.stream;
+  config.attrs = attributes;
+  config.numAttrs = count;
+  check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "launching a kernel");
+}
+#endif
+
+// ---- weights in the kernels' layouts --------------------------------------------------------------------------------
+
+enum class Layout : uint8_t {
+  kFp8,
+  kBf16,
+  kPacked,     // 12 bits an element
+  kFp4,
+  kF32,        // row-major, as in the checkpoint
+  kPlainBf16,  // row-major: widths that are no multiple of eight
+};
+
+// What Weight::prepared points to (host memory, owned by the backend).
+struct PreparedWeight {
+  Layout layout = Layout::kFp8;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  const uint8_t* tiles = nullptr;
+  const uint8_t* scales = nullptr;  // FP8: UE8M0 [ceil(rows/32)][blocks]; FP4: see fp4_scale_offset
+  // Packed BF16: the exceptions of row n are entries offsets[n] .. offsets[n + 1] - 1: column << 16 | value.
+  const uint32_t* exception_offsets = nullptr;
+  const uint32_t* exceptions = nullptr;
+  uint16_t unpack_scale = 0;  // BF16 bits of 2^base
+  int exponent_base = 0;
+  int64_t bytes = 0;  // read by one use
+};
+
+int64_t prepared_bytes(Layout layout, int64_t rows, int64_t cols);
+int64_t fp4_scale_bytes(int64_t rows, int64_t cols);
+
+// Raw checkpoint form -> tiles. `tiles` and the scales lie in zeroed memory of prepared_bytes / fp4_scale_bytes.
+void launch_prepare_fp8(const Launch& on, const uint8_t* raw, int64_t rows, int64_t cols, uint8_t* tiles);
+void launch_prepare_bf16(const Launch& on, const uint16_t* raw, int64_t rows, int64_t cols, uint8_t* tiles);
+void launch_prepare_fp4(const Launch& on, const uint8_t* raw, const uint8_t* raw_scales, int64_t rows, int64_t cols,
+                        uint8_t* tiles, uint8_t* scales);
+// Packing: histogram of exponents [257] (256: zeros), then codes, and the exceptions of each row (count, then fill).
+void launch_count_exponents(const Launch& on, const uint16_t* raw, int64_t elements, uint64_t* histogram);
+void launch_count_exceptions(const Launch& on, const uint16_t* raw, int64_t rows, int64_t cols, int base,
+                             uint32_t* counts);
+void launch_pack(const Launch& on, const uint16_t* raw, int64_t rows, int64_t cols, int base, const uint32_t* offsets,
+                 uint8_t* tiles, uint32_t* exceptions);
+// Adds the number of elements whose unpacked value differs from raw to *mismatches.
+void launch_verify_pack(const Launch& on, const PreparedWeight& weight, const uint16_t* raw, uint32_t* mismatches);
+// Pseudo-random contents in place of a checkpoint: bytes, E4M3 without NaN, UE8M0 in [low, low + span), BF16 normals.
+enum class Fill : uint8_t { kBytes, kE4m3, kUe8m0, kBf16 };
+void launch_fill(const Launch& on, Fill kind, void* to, int64_t bytes, uint64_t seed, uint32_t low, uint32_t span);
+
+// ---- linear ---------------------------------------------------------------------------------------------------------
+
+constexpr int kLinearThreads = 32 * kLinearWarps;
+
+struct StreamGemmParams {
+  const uint8_t* tiles = nullptr;
+  const uint8_t* scales = nullptr;
+  size_t tile_stride = 0;  // bytes of a row tile
+  const uint8_t* x_codes = nullptr;
+  const uint8_t* x_scales = nullptr;
+  const uint16_t* x = nullptr;
+  int64_t x_stride = 0;  // elements between rows
+  int rows = 0;
+  int cols = 0;
+  int blocks = 0;
+  int shard_blocks = 0;
+  int row_tiles = 0;  // of the padded weight
+  int row_groups = 0;
+  int row_warps = 1;
+  int shard_warps = 1;
+  int cluster = 1;
+  uint32_t reduce_offset = 0;
+  int64_t out = 0;  // weight rows
+  int rows_per_group = 0;
+  int groups = 1;
+  uint16_t* y = nullptr;
+  float* y_f32 = nullptr;
+  int64_t y_stride = 0;
+  const uint32_t* exception_offsets = nullptr;
+  const uint32_t* exceptions = nullptr;
+  uint16_t unpack_scale = 0;
+};
+
+// Rows of one launch, in the plan's terms. Each lies in a file of its own.
+void launch_stream_fp8(const Launch& on, const LinearLaunch& plan, const StreamGemmParams& params);
+void launch_stream_fp8_bf16(const Launch& on, const LinearLaunch& plan, const StreamGemmParams& params);
+void launch_stream_bf16(const Launch& on, const LinearLaunch& plan, const StreamGemmParams& params);
+void launch_stream_packed(const Launch& on, const LinearLaunch& plan, const StreamGemmParams& params);
+void launch_linear_fp4(const Launch& on, const LinearArgs& args, const PreparedWeight& weight);
+
+// y[m][n] = sum_k x[m][(n / rows_per_group) * cols + k] * weight[n][k], for FP32, plain BF16 and FP8 weights.
+struct PlainProduct {
+  int64_t out = 0;
+  int64_t cols = 0;
+  int64_t rows_per_group = 0;
+  const uint16_t* x = nullptr;
+  int64_t x_stride = 0;
+  int rows = 0;
+  uint16_t* y = nullptr;
+  float* y_f32 = nullptr;
+  int64_t y_stride = 0;
+};
+void launch_linear_plain(const Launch& on, const PreparedWeight& weight, const PlainProduct& product);
+
+// ---- experts --------------------------------------------------------------------------------------------------------
+
+struct PreparedExperts {
+  int experts = 0;
+  int64_t hidden = 0;
+  int64_t width = 0;
+  // One run of memory per matrix kind, expert after expert.
+  const uint8_t* gate_up = nullptr;         // tiles of w1, then of w3
+  const uint8_t* gate_up_scales = nullptr;
+  const uint8_t* down = nullptr;
+  const uint8_t* down_scales = nullptr;
+};
+
+constexpr int kExpertRows = 8;  // rows of a work item
+
+struct ExpertItem {
+  int32_t expert = 0;
+  int32_t first = 0;  // in the sorted assignments
+  int32_t count = 0;
+};
+
+// Workspace of one launch of at most kMaxLinearRows rows.
+struct ExpertWorkspace {
+  int32_t* item_count = nullptr;
+  ExpertItem* items = nullptr;     // [rows * top_k]
+  int32_t* assignment = nullptr;   // [rows * top_k] sorted by expert: row * top_k + slot
+  int32_t* rank = nullptr;         // [rows * top_k] place of a slot's expert among its row's, by ascending expert
+  uint8_t* codes = nullptr;        // [rows * top_k][padded width], down_activation_offset order
+  uint8_t* scales = nullptr;       // [rows * top_k][padded width / 32]
+};
+
+int64_t expert_codes_stride(int64_t width);
+void launch_expert_plan(const Launch& on, const ExpertsArgs& args, int first_row, int rows, int experts,
+                        const ExpertWorkspace& work);
+void launch_expert_gate_up(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
+                           const PreparedExperts& bank, const ExpertWorkspace& work);
+// `shared` is the shared expert's output, BF16 [rows][hidden], of the rows from first_row on.
+void launch_expert_down(const Launch& on, const ExpertsArgs& args, int first_row, int rows, const PreparedExperts& bank,
+                        const ExpertWorkspace& work, const uint16_t* shared);
+// t = silu(gate) * up with the clamps, quantised per 32: gate and up are BF16 [rows][width].
+void launch_swiglu_quantise(const Launch& on, const uint16_t* gate, const uint16_t* up, int rows, int64_t width,
+                            float limit, const QuantisedRows& out);
+void launch_route(const Launch& on, const RouteArgs& args);
+
+// ---- rows and streams -----------------------------------------------------------------------------------------------
+
+void launch_quantise(const Launch& on, const QuantiseArgs& args);
+void launch_rms_norm(const Launch& on, const RmsNormArgs& args);
+void launch_embed(const Launch& on, const EmbedArgs& args, const PreparedWeight& table);
+void launch_gather_rows(const Launch& on, const GatherRowsArgs& args);
+constexpr int kMixOutputs = 25;  // 24 dot products and the sum of squares
+int mhc_mix_chunks(int64_t columns);
+void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixArgs& args, const float* fn,
+                    float* workspace);  // workspace: [rows][kMixOutputs][chunks]
+void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args);
+void launch_mhc_expand(const Launch& on, const MhcExpandArgs& args);
+void launch_stream_mean(const Launch& on, const StreamMeanArgs& args);
+void launch_engram_dequantise(const Launch& on, const EngramDequantiseArgs& args);
+void launch_engram_inject(const Launch& on, const EngramInjectArgs& args);
+
+// ---- attention ------------------------------------------------------------------------------------------------------
+
+void launch_rope_angles(const Launch& on, const RopeAnglesArgs& args);
+void launch_rope(const Launch& on, const RopeArgs& args);
+void launch_window_write(const Launch& on, const WindowWriteArgs& args);
+void launch_pool_pairs(const Launch& pool, const Launch& store, const PoolPairsArgs& args);
+void launch_entry_write(const Launch& on, const EntryWriteArgs& args);
+void launch_sparse_attention(const Launch& on, const SparseAttentionArgs& args);
+
+// ---- indexer --------------------------------------------------------------------------------------------------------
+
+// One launch takes rows row_begin .. row_end - 1 of the step; workspace rows count from row_begin.
+struct IndexWorkspace {
+  int row_begin = 0;
+  int row_end = 0;
+  uint16_t* scores = nullptr;      // [row_end - row_begin][stride]
+  uint16_t* block_best = nullptr;  // [row_end - row_begin][block_stride]
+  int64_t stride = 0;
+  int64_t block_stride = 0;
+};
+void launch_index_query(const Launch& on, const IndexQueryArgs& args);
+void launch_index_scores(const Launch& on, const IndexSelectArgs& args, const IndexWorkspace& work, bool restricted);
+void launch_index_select(const Launch& on, const IndexSelectArgs& args, const IndexWorkspace& work);
+
+// ---- selection ------------------------------------------------------------------------------------------------------
+
+// One place of the draft blocks: m = Markov rows of the previous tokens, BF16 [rows][rank]; then, given the product of m
+// and the Markov head (FP32 [rows][vocab]), the drafts and confidences. best: [rows][64].
+void launch_draft_gather(const Launch& on, const DraftArgs& args, int place, const PreparedWeight& embed, uint16_t* m);
+void launch_draft_pick(const Launch& pieces, const Launch& finish, const DraftArgs& args, int place,
+                       const float* product, const PreparedWeight& confidence_proj, const uint16_t* m, uint64_t* best);
+
+// best[m] = index of the largest logit of a row, the lowest on ties; a NaN never wins. workspace: [rows][64].
+void launch_argmax(const Launch& on, const float* logits, int rows, int64_t vocabulary, int64_t stride, int32_t* best,
+                   uint64_t* workspace);
+
+}  // namespace spark::engine::cuda

@@ -1,0 +1,133 @@
+// The mHC coefficients: 24 dot products over all streams' channels with an FP32 weight, then sigmoids and Sinkhorn.
+// First kernel: a block takes 160 columns and all rows of the step, so the weight is read once. Second kernel: one
+// block per row adds the partial sums of the blocks (lanes over blocks, then a shuffle tree) and finishes the row.
+#include "engine/kernels/cuda/device.cuh"
+#include "engine/kernels/cuda/launch.h"
+
+namespace spark::engine::cuda {
+namespace {
+
+constexpr int kColumns = 160;
+constexpr int kPerLane = kColumns / 32;
+constexpr int kWarps = 8;
+constexpr int kOutputs = 24;
+constexpr int kPerWarp = kOutputs / kWarps;
+
+__global__ void __launch_bounds__(kWarps * 32) mix_partial_kernel(const uint16_t* h, const float* fn, int outputs,
+                                                                  int rows, int columns, int chunks, float* partial) {
+  launch_dependents();
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  const int first = static_cast<int>(blockIdx.x) * kColumns;
+  float w[kPerWarp][kPerLane];
+#pragma unroll
+  for (int o = 0; o < kPerWarp; ++o) {
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int column = first + i * 32 + lane;
+      w[o][i] = column < columns && warp * kPerWarp + o < outputs
+                    ? __ldg(fn + static_cast<int64_t>(warp * kPerWarp + o) * columns + column)
+                    : 0.0f;
+    }
+  }
+  wait_for_inputs();
+  for (int m = static_cast<int>(blockIdx.y); m < rows; m += static_cast<int>(gridDim.y)) {
+    float sum[kPerWarp] = {};
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int column = first + i * 32 + lane;
+      const float x = column < columns ? bf16_to_float(h[static_cast<int64_t>(m) * columns + column]) : 0.0f;
+#pragma unroll
+      for (int o = 0; o < kPerWarp; ++o) sum[o] = fmaf(x, w[o][i], sum[o]);
+      squares = fmaf(x, x, squares);
+    }
+#pragma unroll
+    for (int o = 0; o < kPerWarp; ++o) {
+      sum[o] = warp_sum(sum[o]);
+      if (lane == 0) partial[(static_cast<int64_t>(m) * kMixOutputs + warp * kPerWarp + o) * chunks + blockIdx.x] = sum[o];
+    }
+    if (warp == 0) {
+      squares = warp_sum(squares);
+      if (lane == 0) partial[(static_cast<int64_t>(m) * kMixOutputs + kOutputs) * chunks + blockIdx.x] = squares;
+    }
+  }
+}
+
+template <int kStreams>
+__global__ void __launch_bounds__(kWarps * 32) mix_finish_kernel(const float* partial, int chunks, int columns,
+                                                                 int iterations, float eps, float norm_eps,
+                                                                 const float* scale, const float* base, float* pre,
+                                                                 float* post, float* comb) {
+  __shared__ float total[kMixOutputs];
+  launch_dependents();
+  wait_for_inputs();
+  const int64_t row = blockIdx.x;
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  for (int o = static_cast<int>(threadIdx.x / 32); o < kMixOutputs; o += kWarps) {
+    const float* from = partial + (row * kMixOutputs + o) * chunks;
+    float sum = 0.0f;
+    for (int c = lane; c < chunks; c += 32) sum += from[c];
+    sum = warp_sum(sum);
+    if (lane == 0) total[o] = sum;
+  }
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  constexpr int kCells = kStreams * kStreams;
+  const float rs = __frsqrt_rn(total[kOutputs] / static_cast<float>(columns) + norm_eps);
+  if (lane < kStreams) {
+    pre[row * kStreams + lane] = sigmoid(total[lane] * rs * scale[0] + base[lane]) + eps;
+  } else if (lane < 2 * kStreams) {
+    post[row * kStreams + lane - kStreams] = 2.0f * sigmoid(total[lane] * rs * scale[1] + base[lane]);
+  }
+  // Lane i * kStreams + j holds comb[i][j]; the lanes beyond repeat them.
+  const int cell = lane % kCells;
+  const int i = cell / kStreams, j = cell % kStreams;
+  const float logit = total[2 * kStreams + cell] * rs * scale[2] + base[2 * kStreams + cell];
+  const auto row_sum = [&](float v) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < kStreams; ++k) sum += __shfl_sync(~0u, v, i * kStreams + k);
+    return sum;
+  };
+  const auto column_sum = [&](float v) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < kStreams; ++k) sum += __shfl_sync(~0u, v, k * kStreams + j);
+    return sum;
+  };
+  float largest = logit;
+#pragma unroll
+  for (int k = 0; k < kStreams; ++k) largest = fmaxf(largest, __shfl_sync(~0u, logit, i * kStreams + k));
+  float c = expf(logit - largest);
+  c = c / row_sum(c) + eps;
+  c = c / (column_sum(c) + eps);
+  for (int round = 1; round < iterations; ++round) {
+    c = c / (row_sum(c) + eps);
+    c = c / (column_sum(c) + eps);
+  }
+  if (lane < kCells) comb[row * kCells + lane] = c;
+}
+
+}  // namespace
+
+int mhc_mix_chunks(int64_t columns) { return static_cast<int>(ceil_div(columns, kColumns)); }
+
+void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixArgs& args, const float* fn,
+                    float* workspace) {
+  const int columns = args.streams * args.hidden;
+  const int chunks = mhc_mix_chunks(columns);
+  // Rows beyond 16 are spread over blocks of their own: the weight stays in L2.
+  const unsigned row_blocks = static_cast<unsigned>(ceil_div(args.rows, 16));
+  const int outputs = 2 * args.streams + args.streams * args.streams;
+  launch_kernel(partials, mix_partial_kernel, dim3(static_cast<unsigned>(chunks), row_blocks), kWarps * 32, 0, 1,
+                args.h, fn, outputs, args.rows, columns, chunks, workspace);
+  const auto kernel = args.streams == 4   ? mix_finish_kernel<4>
+                      : args.streams == 3 ? mix_finish_kernel<3>
+                      : args.streams == 2 ? mix_finish_kernel<2>
+                                          : mix_finish_kernel<1>;
+  launch_kernel(finish, kernel, dim3(static_cast<unsigned>(args.rows)), kWarps * 32, 0, 1, workspace, chunks, columns,
+                args.iterations, args.eps, args.norm_eps, args.scale, args.base, args.pre, args.post, args.comb);
+}
+
+}  // namespace spark::engine::cuda

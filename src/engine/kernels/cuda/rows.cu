@@ -1,0 +1,376 @@
+// Row-wise kernels: quantising cast, RMS norm, mHC collapse and expand, means, embedding, Engram.
+#include "engine/kernels/cuda/device.cuh"
+#include "engine/kernels/cuda/launch.h"
+#include "engine/kernels/cuda/table.cuh"
+
+namespace spark::engine::cuda {
+namespace {
+
+// A thread owns eight adjacent channels, four threads a block of 32.
+struct Eight {
+  float v[8];
+};
+
+__device__ __forceinline__ Eight load_eight(const uint16_t* p) {
+  const uint4 w = *reinterpret_cast<const uint4*>(p);
+  return {{bf16_low(w.x), bf16_high(w.x), bf16_low(w.y), bf16_high(w.y), bf16_low(w.z), bf16_high(w.z), bf16_low(w.w),
+           bf16_high(w.w)}};
+}
+
+__device__ __forceinline__ void store_eight(uint16_t* p, const Eight& e) {
+  *reinterpret_cast<uint4*>(p) = make_uint4(pack_bf16(e.v[0], e.v[1]), pack_bf16(e.v[2], e.v[3]),
+                                            pack_bf16(e.v[4], e.v[5]), pack_bf16(e.v[6], e.v[7]));
+}
+
+// Quantises the 32-block of which this quad of lanes holds eight BF16-rounded channels each. Whole warps must call.
+struct EightCodes {
+  uint2 codes;
+  uint8_t scale;
+};
+
+__device__ __forceinline__ EightCodes quantise_eight(const Eight& e) {
+  uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) largest = max(largest, __float_as_uint(e.v[i]) & 0x7FFFFFFFu);
+  largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
+  largest = max(largest, __shfl_xor_sync(~0u, largest, 2));
+  const uint32_t byte = fp8_block_scale(__uint_as_float(largest));
+  uint32_t packed[2] = {0, 0};
+  if (byte != 255) {
+    const float inverse = ue8m0_inverse(byte);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      packed[i / 2] |= floats_to_e4m3x2(e.v[2 * i] * inverse, e.v[2 * i + 1] * inverse) << (16 * (i & 1));
+    }
+  }
+  return {make_uint2(packed[0], packed[1]), static_cast<uint8_t>(byte)};
+}
+
+__global__ void quantise_kernel(const uint16_t* x, int64_t total, uint8_t* codes, uint8_t* scales) {
+  launch_dependents();
+  wait_for_inputs();
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * 8;
+  const bool valid = i < total;
+  const Eight e = valid ? load_eight(x + i) : Eight{};
+  const EightCodes q = quantise_eight(e);
+  if (!valid) return;
+  *reinterpret_cast<uint2*>(codes + i) = q.codes;
+  if ((i & 31) == 0) scales[i / 32] = q.scale;
+}
+
+constexpr int kMaxPieces = 2;  // eight-channel pieces of a thread: rows of up to 16384 channels
+
+// Norm of a row held as pieces of eight BF16-rounded channels, then output and its quantised form.
+__device__ __forceinline__ void normalise_row(Eight (&piece)[kMaxPieces], int pieces, int cols, float eps,
+                                              const uint16_t* weight, uint16_t* y, uint8_t* codes, uint8_t* scales,
+                                              float* scratch) {
+  const int threads = static_cast<int>(blockDim.x);
+  float squares = 0.0f;
+#pragma unroll
+  for (int j = 0; j < kMaxPieces; ++j) {
+    if (j * threads + static_cast<int>(threadIdx.x) >= pieces) continue;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) squares = fmaf(piece[j].v[i], piece[j].v[i], squares);
+  }
+  const float mean = block_sum(squares, scratch) / static_cast<float>(cols);
+  const float rs = __frsqrt_rn(mean + eps);
+#pragma unroll
+  for (int j = 0; j < kMaxPieces; ++j) {
+    const int index = j * threads + static_cast<int>(threadIdx.x);
+    // All lanes of a warp take part in the quantiser's shuffles.
+    if (j * threads + static_cast<int>(threadIdx.x & ~31u) >= pieces) continue;
+    const bool valid = index < pieces;
+    Eight out = {};
+    if (valid) {
+      const Eight w = load_eight(weight + index * 8);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) out.v[i] = round_to_bf16(w.v[i] * (piece[j].v[i] * rs));
+      if (y != nullptr) store_eight(y + index * 8, out);
+    }
+    if (codes != nullptr) {
+      const EightCodes q = quantise_eight(out);
+      if (valid) *reinterpret_cast<uint2*>(codes + index * 8) = q.codes;
+      if (valid && (index & 3) == 0) scales[index / 4] = q.scale;
+    }
+  }
+}
+
+__global__ void __launch_bounds__(1024) rms_norm_kernel(const uint16_t* x, int64_t x_stride, int cols, float eps,
+                                                       const uint16_t* weight, uint16_t* y, uint8_t* codes,
+                                                       uint8_t* scales) {
+  __shared__ float scratch[32];
+  launch_dependents();
+  wait_for_inputs();
+  const int64_t row = blockIdx.x;
+  const int pieces = cols / 8;
+  Eight piece[kMaxPieces] = {};
+#pragma unroll
+  for (int j = 0; j < kMaxPieces; ++j) {
+    const int index = j * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+    if (index < pieces) piece[j] = load_eight(x + row * x_stride + index * 8);
+  }
+  normalise_row(piece, pieces, cols, eps, weight, y == nullptr ? nullptr : y + row * cols,
+                codes == nullptr ? nullptr : codes + row * cols, codes == nullptr ? nullptr : scales + row * (cols / 32),
+                scratch);
+}
+
+__global__ void __launch_bounds__(1024) collapse_kernel(const uint16_t* h, const float* pre, int hidden, float eps,
+                                                       const uint16_t* weight, uint16_t* u, uint16_t* x, uint8_t* codes,
+                                                       uint8_t* scales) {
+  __shared__ float scratch[32];
+  launch_dependents();
+  wait_for_inputs();
+  const int64_t row = blockIdx.x;
+  const int pieces = hidden / 8;
+  const float4 mix = *reinterpret_cast<const float4*>(pre + row * 4);
+  const float m[4] = {mix.x, mix.y, mix.z, mix.w};
+  Eight piece[kMaxPieces] = {};
+#pragma unroll
+  for (int j = 0; j < kMaxPieces; ++j) {
+    const int index = j * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+    if (index >= pieces) continue;
+    Eight stream[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) stream[k] = load_eight(h + (row * 4 + k) * hidden + index * 8);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float sum = m[0] * stream[0].v[i];
+#pragma unroll
+      for (int k = 1; k < 4; ++k) sum = fmaf(m[k], stream[k].v[i], sum);
+      piece[j].v[i] = round_to_bf16(sum);
+    }
+    if (u != nullptr) store_eight(u + row * hidden + index * 8, piece[j]);
+  }
+  normalise_row(piece, pieces, hidden, eps, weight, x == nullptr ? nullptr : x + row * hidden,
+                codes == nullptr ? nullptr : codes + row * hidden,
+                codes == nullptr ? nullptr : scales + row * (hidden / 32), scratch);
+}
+
+template <int kStreams>
+__global__ void expand_kernel(const uint16_t* y, const float* post, const float* comb, int hidden, uint16_t* h) {
+  launch_dependents();
+  wait_for_inputs();
+  const int64_t row = blockIdx.y;
+  const int index = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * 8;
+  if (index >= hidden) return;
+  const Eight out = load_eight(y + row * hidden + index);
+  Eight stream[kStreams];
+#pragma unroll
+  for (int k = 0; k < kStreams; ++k) stream[k] = load_eight(h + (row * kStreams + k) * hidden + index);
+#pragma unroll
+  for (int j = 0; j < kStreams; ++j) {
+    const float p = post[row * kStreams + j];
+    float c[kStreams];
+#pragma unroll
+    for (int i = 0; i < kStreams; ++i) c[i] = comb[(row * kStreams + i) * kStreams + j];
+    Eight result;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      float sum = c[0] * stream[0].v[e];
+#pragma unroll
+      for (int i = 1; i < kStreams; ++i) sum = fmaf(c[i], stream[i].v[e], sum);
+      result.v[e] = p * out.v[e] + sum;
+    }
+    store_eight(h + (row * kStreams + j) * hidden + index, result);
+  }
+}
+
+__global__ void stream_mean_kernel(const uint16_t* h, int hidden, int streams, uint16_t* out, int64_t out_stride) {
+  launch_dependents();
+  wait_for_inputs();
+  const int64_t row = blockIdx.y;
+  const int index = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * 8;
+  if (index >= hidden) return;
+  Eight sum = {};
+  for (int k = 0; k < streams; ++k) {
+    const Eight s = load_eight(h + (row * streams + k) * hidden + index);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum.v[i] += s.v[i];
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum.v[i] = sum.v[i] / static_cast<float>(streams);
+  store_eight(out + row * out_stride + index, sum);
+}
+
+__global__ void gather_rows_kernel(const uint16_t* in, const int32_t* row, int cols, uint16_t* out) {
+  launch_dependents();
+  wait_for_inputs();
+  const int64_t to = blockIdx.x;
+  const int64_t from = row[to];
+  for (int i = static_cast<int>(threadIdx.x); i < cols; i += static_cast<int>(blockDim.x)) {
+    out[to * cols + i] = in[from * cols + i];
+  }
+}
+
+__global__ void embed_kernel(TableView table, const int32_t* token, const int32_t* sequence, int64_t first_vocab_row,
+                             const uint16_t* overrides, const int32_t* override_rows, int streams, int hidden,
+                             uint16_t* h, float* pre) {
+  launch_dependents();
+  wait_for_inputs();
+  const int64_t row = blockIdx.y;
+  if (sequence[row] < 0) return;
+  const int channel = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  const int replaced = override_rows == nullptr ? -1 : override_rows[row];
+  if (channel < hidden) {
+    const int64_t vocab_row = token[row] - first_vocab_row;
+    uint16_t v = 0;
+    if (replaced >= 0) {
+      v = overrides[static_cast<int64_t>(replaced) * hidden + channel];
+    } else if (vocab_row >= 0 && vocab_row < table.rows) {
+      v = table_value(table, vocab_row, channel);
+    }
+    for (int k = 0; k < streams; ++k) h[(row * streams + k) * hidden + channel] = v;
+  }
+  if (channel < streams) pre[row * streams + channel] = channel == 0 ? 1.0f : 0.0f;
+}
+
+__global__ void engram_dequantise_kernel(const uint8_t* codes, const uint8_t* scales, int64_t total, uint16_t* x) {
+  launch_dependents();
+  wait_for_inputs();
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * 8;
+  if (i >= total) return;
+  const uint2 w = *reinterpret_cast<const uint2*>(codes + i);
+  const float scale = ue8m0_to_float(scales[i / 32]);
+  Eight e;
+#pragma unroll
+  for (int pair = 0; pair < 4; ++pair) {
+    const uint32_t word = pair < 2 ? w.x : w.y;
+    const float2 v = e4m3x2_to_float2(word >> (16 * (pair & 1)));
+    e.v[2 * pair] = v.x * scale;
+    e.v[2 * pair + 1] = v.y * scale;
+  }
+  store_eight(x + i, e);
+}
+
+// One block per (row, stream).
+__global__ void __launch_bounds__(1024) engram_inject_kernel(const uint16_t* kv, const uint16_t* q_weight,
+                                                            const uint16_t* k_weight, const uint8_t* is_image,
+                                                            const int32_t* sequence, int streams, int hidden, float eps,
+                                                            uint16_t* h, float* gate) {
+  __shared__ float scratch[3][32];
+  launch_dependents();
+  wait_for_inputs();
+  const int k = static_cast<int>(blockIdx.x);
+  const int64_t row = blockIdx.y;
+  if (sequence[row] < 0) return;
+  const uint16_t* key = kv + row * (streams + 1) * hidden + static_cast<int64_t>(k) * hidden;
+  const uint16_t* value = kv + row * (streams + 1) * hidden + static_cast<int64_t>(streams) * hidden;
+  uint16_t* stream = h + (row * streams + k) * hidden;
+  const int pieces = hidden / 8;
+  float hh = 0.0f, kk = 0.0f, dot = 0.0f;
+  Eight mine[kMaxPieces];
+#pragma unroll
+  for (int j = 0; j < kMaxPieces; ++j) {
+    const int index = j * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+    if (index >= pieces) continue;
+    mine[j] = load_eight(stream + index * 8);
+    const Eight y = load_eight(key + index * 8);
+    const Eight a = load_eight(q_weight + static_cast<int64_t>(k) * hidden + index * 8);
+    const Eight b = load_eight(k_weight + static_cast<int64_t>(k) * hidden + index * 8);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      hh = fmaf(mine[j].v[i], mine[j].v[i], hh);
+      kk = fmaf(y.v[i], y.v[i], kk);
+      dot = fmaf(mine[j].v[i] * (a.v[i] * b.v[i]), y.v[i], dot);
+    }
+  }
+  hh = block_sum(hh, scratch[0]);
+  kk = block_sum(kk, scratch[1]);
+  dot = block_sum(dot, scratch[2]);
+  const float d = static_cast<float>(hidden);
+  const float rs = __frsqrt_rn(hh / d + eps) * __frsqrt_rn(kk / d + eps);
+  const float score = dot * rs * (1.0f / sqrtf(d));
+  float g = sigmoid(copysignf(sqrtf(fmaxf(fabsf(score), 1e-6f)), score));
+  if (is_image != nullptr && is_image[row] != 0) g = 0.0f;
+  if (gate != nullptr && threadIdx.x == 0) gate[row * streams + k] = g;
+#pragma unroll
+  for (int j = 0; j < kMaxPieces; ++j) {
+    const int index = j * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+    if (index >= pieces) continue;
+    const Eight v = load_eight(value + index * 8);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) mine[j].v[i] = mine[j].v[i] + g * v.v[i];
+    store_eight(stream + index * 8, mine[j]);
+  }
+}
+
+int row_threads(int64_t cols) {
+  const int64_t pieces = cols / 8;
+  return static_cast<int>(std::min<int64_t>(1024, round_up(pieces > 1024 ? ceil_div(pieces, 2) : pieces, 32)));
+}
+
+void require_width(int64_t cols, const char* what) {
+  if (cols % 32 == 0 && cols / 8 <= int64_t{1024} * kMaxPieces) return;
+  throw Error(std::string(what) + " of " + std::to_string(cols) + " channels", "CUDA backend",
+              "row kernels take multiples of 32 up to 16384 channels");
+}
+
+}  // namespace
+
+void launch_quantise(const Launch& on, const QuantiseArgs& args) {
+  const int64_t total = static_cast<int64_t>(args.rows) * args.cols;
+  if (total == 0) return;
+  constexpr int kThreads = 128;
+  launch_kernel(on, quantise_kernel, dim3(static_cast<unsigned>(ceil_div(total, kThreads * 8))), kThreads, 0, 1, args.x,
+                total, args.out.codes, args.out.scales);
+}
+
+void launch_rms_norm(const Launch& on, const RmsNormArgs& args) {
+  require_width(args.cols, "an RMS norm");
+  launch_kernel(on, rms_norm_kernel, dim3(static_cast<unsigned>(args.rows)), row_threads(args.cols), 0, 1, args.x,
+                args.x_stride == 0 ? args.cols : args.x_stride, args.cols, args.eps, args.weight, args.y,
+                args.y_q.codes, args.y_q.scales);
+}
+
+void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args) {
+  require_width(args.hidden, "an mHC collapse");
+  launch_kernel(on, collapse_kernel, dim3(static_cast<unsigned>(args.rows)), row_threads(args.hidden), 0, 1, args.h,
+                args.pre, args.hidden, args.norm_eps, args.norm_weight, args.u, args.x, args.x_q.codes,
+                args.x_q.scales);
+}
+
+void launch_mhc_expand(const Launch& on, const MhcExpandArgs& args) {
+  constexpr int kThreads = 64;
+  const auto kernel = args.streams == 4   ? expand_kernel<4>
+                      : args.streams == 3 ? expand_kernel<3>
+                      : args.streams == 2 ? expand_kernel<2>
+                                          : expand_kernel<1>;
+  launch_kernel(on, kernel,
+                dim3(static_cast<unsigned>(ceil_div(args.hidden, kThreads * 8)), static_cast<unsigned>(args.rows)),
+                kThreads, 0, 1, args.y, args.post, args.comb, args.hidden, args.h);
+}
+
+void launch_stream_mean(const Launch& on, const StreamMeanArgs& args) {
+  constexpr int kThreads = 64;
+  launch_kernel(on, stream_mean_kernel,
+                dim3(static_cast<unsigned>(ceil_div(args.hidden, kThreads * 8)), static_cast<unsigned>(args.rows)),
+                kThreads, 0, 1, args.h, args.hidden, args.streams, args.out, args.out_stride);
+}
+
+void launch_gather_rows(const Launch& on, const GatherRowsArgs& args) {
+  launch_kernel(on, gather_rows_kernel, dim3(static_cast<unsigned>(args.rows)), 256, 0, 1, args.in, args.row, args.cols,
+                args.out);
+}
+
+void launch_embed(const Launch& on, const EmbedArgs& args, const PreparedWeight& table) {
+  launch_kernel(on, embed_kernel,
+                dim3(static_cast<unsigned>(ceil_div(args.hidden, 256)), static_cast<unsigned>(args.step.rows)), 256, 0,
+                1, table_view(table), args.step.token, args.step.sequence, args.first_vocab_row, args.overrides, args.override_rows,
+                args.streams, args.hidden, args.h, args.pre);
+}
+
+void launch_engram_dequantise(const Launch& on, const EngramDequantiseArgs& args) {
+  const int64_t total = static_cast<int64_t>(args.rows) * args.cols;
+  launch_kernel(on, engram_dequantise_kernel, dim3(static_cast<unsigned>(ceil_div(total, 128 * 8))), 128, 0, 1,
+                args.codes, args.scales, total, args.x);
+}
+
+void launch_engram_inject(const Launch& on, const EngramInjectArgs& args) {
+  require_width(args.hidden, "an Engram injection");
+  launch_kernel(on, engram_inject_kernel,
+                dim3(static_cast<unsigned>(args.streams), static_cast<unsigned>(args.step.rows)),
+                row_threads(args.hidden), 0, 1, args.kv, args.q_weight, args.k_weight, args.step.is_image,
+                args.step.sequence, args.streams, args.hidden, args.norm_eps, args.h, args.gate);
+}
+
+}  // namespace spark::engine::cuda

@@ -1,0 +1,11 @@
+// Where the model's output begins, as the prompt left it: what the parsers of the output must know.
+#pragma once
+
+namespace spark::text {
+
+struct OutputStart {
+  bool in_reasoning = false;   // after <think>, before its close
+  bool in_tool_calls = false;  // inside a block of tool calls that the prompt opened
+};
+
+}  // namespace spark::text
