@@ -45,7 +45,8 @@ template <class... Parameters, class... Arguments>
 void launch_kernel(const Launch& on, void (*kernel)(Parameters...), dim3 grid, int threads,
                    size_t shared_bytes, int cluster, Arguments&&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  if (shared_bytes > 48 * 1024) {
+  // The limit of 48 KiB is for static and dynamic shared memory together.
+  if (shared_bytes > 32 * 1024) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shared_bytes)),
           "raising a kernel's shared memory");
