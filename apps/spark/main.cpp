@@ -41,6 +41,7 @@ int run(int argc, char** argv) {
   add_bench_command(app, outcome);
   add_config_command(app, site);
   add_doctor_command(app, outcome, site);
+  add_fabric_command(app, site);
   add_model_command(app, outcome);
   add_render_command(app, site);
   if (const std::string complaint = misspelt_command(app, argc, argv); !complaint.empty()) {
