@@ -85,8 +85,8 @@ AttentionInputs make_inputs(CudaBackend& backend, int rows) {
 
 double time_attention(CudaBackend& backend, const AttentionInputs& in) {
   size_t turn = 0;
-  return backend.time_graph(
-      [&] {
+  return time_graph(
+      backend, [&] {
         backend.sparse_attention({.step = in.steps.step,
                                   .heads = kHeads,
                                   .width = kWidth,
@@ -106,7 +106,7 @@ double time_attention(CudaBackend& backend, const AttentionInputs& in) {
 }
 
 double time_index(CudaBackend& backend, const AttentionInputs& in) {
-  return backend.time_graph([&] { backend.index_select(in.index); }, 20, 5);
+  return time_graph(backend, [&] { backend.index_select(in.index); }, 20, 5);
 }
 
 }  // namespace

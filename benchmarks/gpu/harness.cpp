@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "common/error.h"
 #include "common/table.h"
 #include "engine/numeric/bf16.h"
 
@@ -17,6 +18,15 @@ std::string fixed(double value, int digits) {
 }
 
 }  // namespace
+
+double time_graph(CudaBackend& backend, const std::function<void()>& body, int repeats, int rounds) {
+  try {
+    return backend.time_graph(body, repeats, rounds);
+  } catch (const Error& error) {
+    std::printf("not measured: %s\n", error.describe().c_str());
+    return -1;
+  }
+}
 
 int copies_for(const CudaBackend& backend, int64_t bytes) {
   const int64_t wanted = 6 * std::max<int64_t>(backend.device().l2_bytes, int64_t{50} << 20);

@@ -46,6 +46,9 @@ class ReadCeiling {
   std::vector<std::pair<int64_t, double>> known_;
 };
 
+// CudaBackend::time_graph, or -1 after printing what went wrong: one broken operation must not hide the others.
+double time_graph(CudaBackend& backend, const std::function<void()>& body, int repeats, int rounds);
+
 // Copies of something of this size that make one rotation larger than the L2 several times over.
 int copies_for(const CudaBackend& backend, int64_t bytes);
 

@@ -64,7 +64,7 @@ class Runner {
 
   double time(int rows) {
     const int repeats = bytes_ > (int64_t{64} << 20) ? 12 : 48;
-    return backend_.time_graph([&] { run(rows); }, repeats, 5);
+    return time_graph(backend_, [&] { run(rows); }, repeats, 5);
   }
 
  private:

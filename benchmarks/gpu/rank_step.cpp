@@ -236,8 +236,8 @@ class RankModel {
   }
 
   double time(bool backbone, bool drafter) {
-    return cuda_.time_graph(
-        [&] {
+    return time_graph(
+        cuda_, [&] {
           if (backbone) run_backbone();
           if (drafter) run_drafter();
         },

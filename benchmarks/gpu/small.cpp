@@ -134,8 +134,8 @@ void measure_small(Backends& backends, ReadCeiling& ceiling, std::span<const int
       Measurement r{.name = operation.name, .rows = m};
       r.bytes = operation.bytes;
       r.read_us = operation.bytes > 0 ? ceiling.microseconds(operation.bytes) : 0;
-      r.us = backends.chained->time_graph([&] { operation.body(*backends.chained, chained, m); }, 40, 5);
-      r.plain_us = backends.plain->time_graph([&] { operation.body(*backends.plain, plain, m); }, 40, 5);
+      r.us = time_graph(*backends.chained, [&] { operation.body(*backends.chained, chained, m); }, 40, 5);
+      r.plain_us = time_graph(*backends.plain, [&] { operation.body(*backends.plain, plain, m); }, 40, 5);
       out.push_back(r);
     }
   }

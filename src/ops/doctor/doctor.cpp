@@ -52,6 +52,7 @@ std::string rule_of_fault(const Site& site, const FileFault& entry) {
   if (entry.fault.what == "is not a known key" || entry.fault.what == "is not a site setting")
     return "config.format";
   if (entry.file == site.nodes_file) {
+    if (where == "nodes") return "fabric.nodes";
     const size_t dot = where.find('.');
     if (where.rfind("nodes[", 0) != 0 || dot == std::string::npos) return "config.format";
     for (const FieldRule& field : kNodeFaults) {

@@ -239,7 +239,7 @@ struct DownParams {
   ExpertWorkspace work;
 };
 
-constexpr int kDownDepth = 5;
+constexpr int kDownDepth = 4;
 
 __global__ void __launch_bounds__(kThreads, 3) down_kernel(const __grid_constant__ DownParams p) {
   SPARK_DYNAMIC_SHARED(float, outputs);  // [rows * top_k][16]

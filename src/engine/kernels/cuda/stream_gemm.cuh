@@ -14,7 +14,8 @@ namespace spark::engine::cuda {
 // How a weight format is loaded and turned into the A operand. Word = what a lane holds of a 16x32 tile.
 struct Fp8Format {
   using Word = uint4;
-  static constexpr int kDepth = 8;
+  static constexpr int kDepth = 8;  // blocks in flight for a warp of one row tile
+  static constexpr int kDepthOfTwo = 4;
   static constexpr bool kCodes = true;       // activations are E4M3 codes with scales; FP16 operands
   static constexpr bool kWeightScale = true;
   static constexpr bool kPacked = false;
@@ -35,6 +36,7 @@ struct Fp8Format {
 struct Fp8Bf16Format {
   using Word = uint4;
   static constexpr int kDepth = 8;
+  static constexpr int kDepthOfTwo = 3;
   static constexpr bool kCodes = false;
   static constexpr bool kWeightScale = true;
   static constexpr bool kPacked = false;
@@ -56,6 +58,7 @@ struct Bf16Format {
     uint4 first, second;
   };
   static constexpr int kDepth = 4;
+  static constexpr int kDepthOfTwo = 2;
   static constexpr bool kCodes = false;
   static constexpr bool kWeightScale = false;
   static constexpr bool kPacked = false;
@@ -77,6 +80,7 @@ struct PackedFormat {
     uint2 nibbles;
   };
   static constexpr int kDepth = 5;
+  static constexpr int kDepthOfTwo = 2;
   static constexpr bool kCodes = false;
   static constexpr bool kWeightScale = false;
   static constexpr bool kPacked = true;
@@ -101,9 +105,8 @@ struct PackedFormat {
 
 template <class Format, int kNTiles, int kRowTiles>
 struct StreamGemmShape {
-  // Two row tiles halve the number of blocks in flight; with 96 rows the sums need the registers.
-  static constexpr int kWanted = Format::kDepth / kRowTiles / (kNTiles == 12 ? 2 : 1);
-  static constexpr int kDepth = kWanted > 1 ? kWanted : 2;
+  // Two row tiles make each block in flight twice as large; with 96 rows the sums need the registers.
+  static constexpr int kDepth = kRowTiles == 2 ? Format::kDepthOfTwo : Format::kDepth / (kNTiles == 12 ? 2 : 1);
   static constexpr int kMinBlocks = kNTiles == 1 ? 3 : kNTiles <= 3 ? 2 : 1;
 };
 

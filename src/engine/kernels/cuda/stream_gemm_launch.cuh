@@ -16,7 +16,7 @@ void launch_stream_gemm(const Launch& on, const LinearLaunch& plan, const Stream
     case 2: return with(stream_gemm_kernel<Format, 2, 1>);
     case 3: return with(stream_gemm_kernel<Format, 3, 2>);
     case 6: return with(stream_gemm_kernel<Format, 6, 2>);
-    default: return with(stream_gemm_kernel<Format, 12, 2>);
+    default: return with(stream_gemm_kernel<Format, 12, 1>);
   }
 }
 

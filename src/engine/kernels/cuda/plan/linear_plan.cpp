@@ -61,9 +61,10 @@ LinearLaunch plan_linear(const LinearShape& shape, const LinearSplit& split, int
   for (int n_tiles = n_tiles_for(std::min(rows, kMaxLinearRows)); n_tiles >= 1; n_tiles = next_smaller(n_tiles)) {
     LinearLaunch l;
     l.n_tiles = n_tiles;
-    l.row_tiles = n_tiles >= 3 ? 2 : 1;
+    // Two row tiles share the reads of the activations; with 96 rows the sums of two do not fit in registers.
+    l.row_tiles = n_tiles == 3 || n_tiles == 6 ? 2 : 1;
     // Enough weight rows per block that its activations are not read more often than its weights.
-    const int wanted = n_tiles >= 12 ? 4 : n_tiles >= 6 ? 2 : 1;
+    const int wanted = n_tiles >= 12 ? 8 : n_tiles >= 6 ? 2 : 1;
     for (int row_warps = 1; row_warps <= kLinearWarps; row_warps *= 2) {
       l.row_warps = row_warps;
       l.shard_warps = kLinearWarps / row_warps;
