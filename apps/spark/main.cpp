@@ -43,6 +43,7 @@ int run(int argc, char** argv) {
   add_doctor_command(app, outcome, site);
   add_fabric_command(app, site);
   add_model_command(app, outcome);
+  add_plan_command(app, outcome, site);
   add_render_command(app, site);
   if (const std::string complaint = misspelt_command(app, argc, argv); !complaint.empty()) {
     std::cerr << complaint << "\nRun with --help for more information.\n";
