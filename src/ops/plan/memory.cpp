@@ -48,9 +48,7 @@ double native_row_bytes(const model::ModelConfig& c, const model::RankSplit& spl
 class MemoryPlanner {
  public:
   explicit MemoryPlanner(const PlanRequest& request)
-      : request_(request),
-        split_(model::split_for(request.model, request.ranks)),
-        tensors_(model::tensor_catalogue(request.model)) {}
+      : request_(request), split_(model::split_for(request.model, request.ranks)) {}
 
   NodeMemory run() {
     memory_.node = calibration().node_bytes.value;
@@ -67,7 +65,7 @@ class MemoryPlanner {
   }
 
   void add_weights() {
-    const model::RankMemory weights = model::rank_memory(tensors_, split_);
+    const model::RankMemory& weights = request_.weights.of(request_.ranks);
     const double attention = as_real(weights.attention_split + weights.attention_replicated);
     // rank_memory counts the head packed; without packing a third more of it.
     const double head = as_real(split_.vocabulary * request_.model.hidden_size) * 2;
@@ -122,7 +120,6 @@ class MemoryPlanner {
 
   const PlanRequest& request_;
   model::RankSplit split_;
-  std::vector<model::TensorEntry> tensors_;
   NodeMemory memory_;
   double mapped_ = 0;
 };

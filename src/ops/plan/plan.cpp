@@ -50,7 +50,11 @@ std::optional<int64_t> largest_that_fits(const PlanRequest& request, const Sette
   if (above < below || !good(below * step)) return {};
   while (below < above) {
     const int64_t middle = (below + above + 1) / 2;
-    (good(middle * step) ? below : above) = good(middle * step) ? middle : middle - 1;
+    if (good(middle * step)) {
+      below = middle;
+    } else {
+      above = middle - 1;
+    }
   }
   return below * step;
 }

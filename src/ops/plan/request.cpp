@@ -48,6 +48,28 @@ void read_host(const ClusterProfile& profile, PlanRequest& request) {
 
 }  // namespace
 
+RankWeights::RankWeights(const model::ModelConfig& config) : config_(config) {
+  const std::vector<model::TensorEntry> tensors = model::tensor_catalogue(config);
+  for (int64_t ranks = 1; ranks <= model::kMaxRanks; ++ranks) {
+    std::optional<model::RankSplit> split;
+    try {
+      split = model::split_for(config, ranks);
+    } catch (const Error&) {
+      continue;  // of() says it when somebody asks
+    }
+    by_ranks_.emplace(ranks, model::rank_memory(tensors, *split));
+  }
+}
+
+const model::RankMemory& RankWeights::of(int64_t ranks) const {
+  const auto found = by_ranks_.find(ranks);
+  if (found == by_ranks_.end()) {
+    model::split_for(config_, ranks);
+    throw Error("the weights of " + std::to_string(ranks) + " ranks are not known", "plan");
+  }
+  return found->second;
+}
+
 PlanRequest plan_request(const Site& site, const model::ModelConfig& model, Faults& faults) {
   const ClusterProfile& profile = site.profile;
   const EngineSettings& engine = site.engine;
@@ -55,6 +77,7 @@ PlanRequest plan_request(const Site& site, const model::ModelConfig& model, Faul
   request.profile = site.request.profile;
   request.engine = profile.engine_kind;
   request.model = model;
+  request.weights = RankWeights(model);
   request.transport = profile.transport;
   const bool native = request.engine == EngineKind::kNative;
   const auto map_nodes = static_cast<int64_t>(site.nodes.nodes.size());

@@ -6,18 +6,36 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "model/config.h"
+#include "model/split.h"
 #include "ops/site/site.h"
 
 namespace spark::ops {
+
+// The weights of a rank, for every number of ranks over which the model splits. Going through all tensors
+// takes a while, and the search for a change asks often.
+class RankWeights {
+ public:
+  RankWeights() = default;
+  explicit RankWeights(const model::ModelConfig& config);
+
+  // Throws Error (that of split_for) when the model does not split over `ranks`.
+  const model::RankMemory& of(int64_t ranks) const;
+
+ private:
+  model::ModelConfig config_;
+  std::map<int64_t, model::RankMemory> by_ranks_;
+};
 
 struct PlanRequest {
   std::string profile;  // its file
   EngineKind engine = EngineKind::kVllm;
   model::ModelConfig model;
+  RankWeights weights;
   int64_t ranks = 0;               // one per node
   std::vector<std::string> nodes;  // names by rank; may be empty
   const TransportTraits* transport = nullptr;
