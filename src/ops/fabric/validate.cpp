@@ -237,18 +237,20 @@ class FabricRules {
     }
   }
 
+  // Nodes whose own counts differ are reported already; the others must agree.
   void check_common_stripes() {
-    if (!profile_.transport->one_shot || !findings_of("fabric.peers").empty()) return;
+    if (!profile_.transport->one_shot) return;
     std::map<size_t, Strings> nodes_by_count;
     for (const Node& node : map_.nodes) {
-      if (!node.peers.empty()) nodes_by_count[node.peers.front().devices.size()].push_back(node.name);
+      std::set<size_t> counts;
+      for (const PeerDevices& peer : node.peers) counts.insert(peer.devices.size());
+      if (counts.size() == 1) nodes_by_count[*counts.begin()].push_back(node.name);
     }
     if (nodes_by_count.size() < 2) return;
     Strings parts;
-    for (const auto& [stripes, names] : nodes_by_count)
-      parts.push_back(joined(names) + ": " + std::to_string(stripes));
-    add("fabric.stripes", "nodes", "stripe counts differ (" + joined(parts, "; ") + ")",
-        "one count over all ranks", "name one, or two, devices everywhere");
+    for (const auto& [stripes, names] : nodes_by_count) parts.push_back(joined(names) + ": " + std::to_string(stripes));
+    add("fabric.stripes", "nodes", "stripe counts differ (" + joined(parts, "; ") + ")", "one count over all ranks",
+        "name one, or two, devices everywhere");
   }
 
   // Subnets are required on rings; where a triangle states them they must be right as well.
