@@ -129,10 +129,16 @@ RowFigures compare_rows(const std::vector<T>& got, const std::vector<T>& want, s
   return f;
 }
 
-// Rows in which two integer arrays differ.
-std::vector<size_t> differing_rows(const std::vector<int32_t>& a, const std::vector<int32_t>& b,
-                                   size_t cols) {
+// Rows that hold different sets. Selections and candidates are ascending anyway; experts come by score, but
+// only which of them run is discrete.
+std::vector<size_t> differing_rows(std::vector<int32_t> a, std::vector<int32_t> b, size_t cols) {
   EXPECT_EQ(a.size(), b.size());
+  for (std::vector<int32_t>* values : {&a, &b}) {
+    for (size_t at = 0; at < values->size(); at += cols) {
+      const auto row = values->begin() + static_cast<std::ptrdiff_t>(at);
+      std::sort(row, row + static_cast<std::ptrdiff_t>(cols));
+    }
+  }
   std::vector<size_t> rows;
   for (size_t r = 0; r * cols < b.size(); ++r) {
     const auto at = static_cast<std::ptrdiff_t>(r * cols);
