@@ -36,7 +36,10 @@ std::string heading(const Plan& plan) {
 std::string memory_text(const Plan& plan) {
   Table table({{"GiB per node"}, {"head", Align::kRight}, {"worker", Align::kRight}, {""}});
   for (const MemoryPart& part : plan.memory.parts) {
-    table.add({part.name, in_gib(part.head), in_gib(part.worker), part.exact ? "" : "calibrated"});
+    table.add({part.name, in_gib(part.head), in_gib(part.worker),
+               part.exact     ? ""
+               : fitted(plan) ? "calibrated"
+                              : "estimated"});
   }
   table.add({"total", in_gib(plan.memory.used(true)), in_gib(plan.memory.used(false)), ""});
   table.add({"memory of the node", in_gib(plan.memory.node), in_gib(plan.memory.node), "assumed"});
