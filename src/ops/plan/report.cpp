@@ -98,6 +98,7 @@ std::string value_text(const Constant& constant) {
   const std::string unit = constant.unit;
   if (unit == "B" && constant.value >= kGiB) return in_gib(constant.value) + " GiB";
   if (unit == "B" && constant.value >= 1048576) return format_fixed(constant.value / 1048576, 2) + " MiB";
+  if (unit == "B" && constant.value >= 1024) return format_fixed(constant.value / 1024, 0) + " KiB";
   if (unit == "B/s") return format_fixed(constant.value / 1e9, 1) + " GB/s";
   if (unit == "FLOP/s") return format_fixed(constant.value / 1e12, 0) + " TFLOP/s";
   if (unit == "s") return format_fixed(constant.value * 1e6, 0) + " us";
