@@ -49,12 +49,16 @@ uint16_t* random_bf16(engine::Backend& backend, int64_t count, float sigma, uint
 
 engine::QuantisedRows random_codes(engine::Backend& backend, int64_t rows, int64_t cols, uint64_t seed) {
   const uint16_t* x = random_bf16(backend, rows * cols, 1, seed);
-  const engine::QuantisedRows q = {reserve<uint8_t>(backend, rows * cols), reserve<uint8_t>(backend, rows * cols / 32)};
-  backend.quantise({.rows = static_cast<int32_t>(rows), .cols = static_cast<int32_t>(cols), .x = x, .out = q});
+  const engine::QuantisedRows q = {reserve<uint8_t>(backend, rows * cols),
+                                   reserve<uint8_t>(backend, rows * cols / 32)};
+  backend.quantise(
+      {.rows = static_cast<int32_t>(rows), .cols = static_cast<int32_t>(cols), .x = x, .out = q});
   return q;
 }
 
-int streams_of(int rows) { return rows <= 6 ? 1 : rows / 6; }
+int streams_of(int rows) {
+  return rows <= 6 ? 1 : rows / 6;
+}
 
 Steps make_steps(engine::Backend& backend, int rows, int context) {
   Steps result;
@@ -145,8 +149,8 @@ std::string summary_of(std::span<const Measurement> measurements) {
     const Measurement* six = at(6);
     if (six == nullptr) continue;
     table.add({name, fixed(static_cast<double>(six->bytes) / (1 << 20), 1),
-               six->read_us > 0 ? fixed(six->read_us, 2) : "-", us(1), us(6), us(12), us(24), us(48), share(6),
-               share(48), fixed(six->plain_us, 2)});
+               six->read_us > 0 ? fixed(six->read_us, 2) : "-", us(1), us(6), us(12), us(24), us(48),
+               share(6), share(48), fixed(six->plain_us, 2)});
   }
   return table.text();
 }
@@ -178,8 +182,9 @@ std::string table_of(std::span<const StepResult> results) {
                {"x floor", Align::kRight},
                {"experts, last layer", Align::kRight}});
   for (const StepResult& r : results) {
-    table.add({std::to_string(r.ranks), std::to_string(r.rows), fixed(r.step_us * 1e-3, 3), fixed(r.plain_us * 1e-3, 3),
-               fixed(r.draft_us * 1e-3, 3), fixed(static_cast<double>(r.bytes) * 1e-9, 2), fixed(r.floor_us * 1e-3, 3),
+    table.add({std::to_string(r.ranks), std::to_string(r.rows), fixed(r.step_us * 1e-3, 3),
+               fixed(r.plain_us * 1e-3, 3), fixed(r.draft_us * 1e-3, 3),
+               fixed(static_cast<double>(r.bytes) * 1e-9, 2), fixed(r.floor_us * 1e-3, 3),
                fixed(r.step_us / r.floor_us, 2), std::to_string(r.distinct_experts)});
   }
   text = table.text();

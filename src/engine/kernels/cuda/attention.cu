@@ -1,11 +1,11 @@
-// Sparse attention over one shared latent (K = V). A cluster of blocks takes one row and 16 heads; each block owns
-// consecutive 64-slot chunks of the row's list.
+// Sparse attention over one shared latent (K = V). A cluster of blocks takes one row and 16 heads; each block
+// owns consecutive 64-slot chunks of the row's list.
 //
-// The contract rounds e = exp(z - m') to BF16 relative to the *running* maximum m' of the list. The blocks therefore
-// first compute all scores, exchange the chunk maxima through distributed shared memory (a running maximum is the
-// maximum of the chunks so far), and only then form e, so the rounding is the sequential one. What differs from the
-// sequential recurrence is only that a chunk's sums are multiplied once by exp(m' - m_last) instead of by a product of
-// factors, and the order of FP32 additions.
+// The contract rounds e = exp(z - m') to BF16 relative to the *running* maximum m' of the list. The blocks
+// therefore first compute all scores, exchange the chunk maxima through distributed shared memory (a running
+// maximum is the maximum of the chunks so far), and only then form e, so the rounding is the sequential one.
+// What differs from the sequential recurrence is only that a chunk's sums are multiplied once by exp(m' -
+// m_last) instead of by a product of factors, and the order of FP32 additions.
 #include "engine/kernels/cuda/device.cuh"
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda/paged.cuh"
@@ -18,7 +18,7 @@ constexpr int kWarps = 8;
 constexpr int kChunk = 64;  // slots
 constexpr int kHeads = 16;
 constexpr int kMaxWidth = 512;
-constexpr int kPad = 8;  // BF16 elements that keep ldmatrix rows in different banks
+constexpr int kPad = 8;                // BF16 elements that keep ldmatrix rows in different banks
 constexpr int kMaxChunksPerBlock = 2;  // what fits into the 99 KiB of a GB10 block
 constexpr float kInitialMax = -1e30f;
 
@@ -51,7 +51,8 @@ __device__ __forceinline__ Slot slot_at(const SparseAttentionArgs& a, int row, i
   }
   slot -= a.window;
   if (slot < a.max_selected) {
-    const int entry = a.main_cache.base != nullptr ? a.selected[static_cast<int64_t>(row) * a.max_selected + slot] : -1;
+    const int entry =
+        a.main_cache.base != nullptr ? a.selected[static_cast<int64_t>(row) * a.max_selected + slot] : -1;
     if (entry < 0) return {nullptr, true};
     return {record_of(a.main_cache, sequence, entry), true};
   }
@@ -126,8 +127,8 @@ struct Shared {
   float z[kMaxChunksPerBlock][kHeads][kChunk];
   uint16_t e[kHeads][kChunk + kPad];
   float chunk_max[kMaxChunksPerBlock][kHeads];
-  float block_max[kHeads];   // over this block's chunks
-  float block_sum[kHeads];   // of e, times exp(m' - m_last)
+  float block_max[kHeads];  // over this block's chunks
+  float block_sum[kHeads];  // of e, times exp(m' - m_last)
   float running[kMaxChunksPerBlock][kHeads];
   float last_max[kHeads];
 };
@@ -135,15 +136,16 @@ struct Shared {
 static_assert(sizeof(float) * kHeads * kMaxWidth <= sizeof(uint16_t) * kChunk * (kMaxWidth + kPad));
 
 // Loads and decodes one chunk into shared memory; returns through `live` a mask bit per slot of this warp.
-__device__ __forceinline__ void load_chunk(const SparseAttentionArgs& a, int row, int chunk, int slots, Shared& s,
-                                           uint32_t* live) {
+__device__ __forceinline__ void load_chunk(const SparseAttentionArgs& a, int row, int chunk, int slots,
+                                           Shared& s, uint32_t* live) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x / 32);
   constexpr int kPerWarp = kChunk / kWarps;
   Slot mine = {nullptr, false};
   const int slot = chunk * kChunk + warp * kPerWarp + lane;
   if (lane < kPerWarp && slot < slots) mine = slot_at(a, row, slot);
-  const bool aligned_window = (a.window_cache.record_bytes & 15) == 0 && (window_record_bytes(a.width) & 15) == 0;
+  const bool aligned_window =
+      (a.window_cache.record_bytes & 15) == 0 && (window_record_bytes(a.width) & 15) == 0;
   const bool aligned_main = (a.main_cache.record_bytes & 7) == 0;
   RawChannels raw[kPerWarp];
   bool main[kPerWarp];
@@ -158,12 +160,14 @@ __device__ __forceinline__ void load_chunk(const SparseAttentionArgs& a, int row
   }
   if (lane * 16 < a.width) {
 #pragma unroll
-    for (int i = 0; i < kPerWarp; ++i) decode_channels(raw[i], main[i], &s.kv[warp * kPerWarp + i][lane * 16]);
+    for (int i = 0; i < kPerWarp; ++i)
+      decode_channels(raw[i], main[i], &s.kv[warp * kPerWarp + i][lane * 16]);
   }
   *live = mask;
 }
 
-__global__ void __launch_bounds__(kThreads) sparse_attention_kernel(const __grid_constant__ AttentionParams params) {
+__global__ void __launch_bounds__(kThreads)
+    sparse_attention_kernel(const __grid_constant__ AttentionParams params) {
   SPARK_DYNAMIC_SHARED(uint8_t, memory);
   Shared& s = *reinterpret_cast<Shared*>(memory);
   const SparseAttentionArgs& a = params.a;
@@ -316,7 +320,8 @@ __global__ void __launch_bounds__(kThreads) sparse_attention_kernel(const __grid
 
   // Every block finishes its share of (head, channel pair).
   const int pairs_per_head = a.width / 2;
-  for (int i = rank * kThreads + static_cast<int>(threadIdx.x); i < kHeads * pairs_per_head; i += ranks * kThreads) {
+  for (int i = rank * kThreads + static_cast<int>(threadIdx.x); i < kHeads * pairs_per_head;
+       i += ranks * kThreads) {
     const int head = i / pairs_per_head;
     const int channel = i % pairs_per_head * 2;
     if (head0 + head >= a.heads) break;
@@ -340,7 +345,8 @@ __global__ void __launch_bounds__(kThreads) sparse_attention_kernel(const __grid
         out = pack_bf16(v * c - w * n, v * n + w * c);
       }
     }
-    *reinterpret_cast<uint32_t*>(a.o + (static_cast<int64_t>(row) * a.heads + head0 + head) * a.width + channel) = out;
+    *reinterpret_cast<uint32_t*>(a.o + (static_cast<int64_t>(row) * a.heads + head0 + head) * a.width +
+                                 channel) = out;
   }
   cluster_sync();  // others may still read this block's sums
 }

@@ -1,10 +1,11 @@
 // The routed experts: work list, gate/up with the fused activation, down with the fixed-order combine.
 //
-// Assignments (row, slot) are sorted by expert; up to eight of one expert form a work item, so an expert's weights are
-// read once per eight rows. Gate and up of 32 columns meet in one block, which applies the clamps, the routing weight
-// and the quantiser and leaves codes in the order in which the down projection reads them. The down kernel gives a
-// block 16 output channels and all items: a row's expert outputs meet in its shared memory and are added by ascending
-// expert. The order of assignments inside an item changes nothing: columns of the matrix instruction are independent.
+// Assignments (row, slot) are sorted by expert; up to eight of one expert form a work item, so an expert's
+// weights are read once per eight rows. Gate and up of 32 columns meet in one block, which applies the
+// clamps, the routing weight and the quantiser and leaves codes in the order in which the down projection
+// reads them. The down kernel gives a block 16 output channels and all items: a row's expert outputs meet in
+// its shared memory and are added by ascending expert. The order of assignments inside an item changes
+// nothing: columns of the matrix instruction are independent.
 #include "engine/kernels/cuda/fp4_step.cuh"
 #include "engine/kernels/cuda/launch.h"
 
@@ -14,7 +15,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
-// ---- work list ------------------------------------------------------------------------------------------------------
+// ---- work list
+// ------------------------------------------------------------------------------------------------------
 
 constexpr int kPlanThreads = 1024;
 constexpr int kMaxPlanExperts = 512;
@@ -42,7 +44,8 @@ __device__ __forceinline__ int exclusive_scan(int v, int* scratch, int* total) {
 }
 
 __global__ void __launch_bounds__(kPlanThreads)
-    plan_kernel(const int32_t* ids, const int32_t* sequence, int rows, int top_k, int experts, ExpertWorkspace work) {
+    plan_kernel(const int32_t* ids, const int32_t* sequence, int rows, int top_k, int experts,
+                ExpertWorkspace work) {
   __shared__ int count[kMaxPlanExperts];
   __shared__ int start[kMaxPlanExperts];
   __shared__ int scratch[kPlanThreads / 32];
@@ -79,7 +82,8 @@ __global__ void __launch_bounds__(kPlanThreads)
   if (expert >= 0) work.assignment[start[expert] + place] = thread;
 }
 
-// ---- shared pieces --------------------------------------------------------------------------------------------------
+// ---- shared pieces
+// --------------------------------------------------------------------------------------------------
 
 // silu(min(a, limit)) * clamp(b), FP32, of BF16-rounded inputs.
 __device__ __forceinline__ float clamped_swiglu(float a, float b, float limit) {
@@ -88,14 +92,15 @@ __device__ __forceinline__ float clamped_swiglu(float a, float b, float limit) {
   return a / (1.0f + expf(-a)) * b;
 }
 
-// ---- gate and up ----------------------------------------------------------------------------------------------------
+// ---- gate and up
+// ----------------------------------------------------------------------------------------------------
 
 struct GateUpParams {
   const uint8_t* tiles;
   const uint8_t* scales;
-  size_t matrix_bytes;        // tiles of one [width, hidden] matrix
+  size_t matrix_bytes;  // tiles of one [width, hidden] matrix
   size_t matrix_scale_bytes;
-  const uint8_t* x_codes;     // of the launch's first row
+  const uint8_t* x_codes;  // of the launch's first row
   const uint8_t* x_scales;
   const float* weights;
   int hidden;
@@ -136,7 +141,8 @@ __global__ void __launch_bounds__(kThreads, 3) gate_up_kernel(const __grid_const
     return load_stream(reinterpret_cast<const uint4*>(tiles + static_cast<size_t>(tile) * kTileBytes) + lane);
   };
   const auto load_scale = [&](int tile) {
-    return __ldg(reinterpret_cast<const uint32_t*>(scales + static_cast<size_t>(tile) * kFp4ScaleTileBytes) + g);
+    return __ldg(reinterpret_cast<const uint32_t*>(scales + static_cast<size_t>(tile) * kFp4ScaleTileBytes) +
+                 g);
   };
   uint4 ring[kGateUpDepth];
   uint32_t scale_ring[kGateUpDepth];
@@ -221,7 +227,8 @@ __global__ void __launch_bounds__(kThreads, 3) gate_up_kernel(const __grid_const
   if (lane == 0) p.work.scales[position * (p.codes_stride / 32) + column_block] = static_cast<uint8_t>(scale);
 }
 
-// ---- down and combine -----------------------------------------------------------------------------------------------
+// ---- down and combine
+// -----------------------------------------------------------------------------------------------
 
 struct DownParams {
   const uint8_t* tiles;
@@ -257,9 +264,11 @@ __global__ void __launch_bounds__(kThreads, 3) down_kernel(const __grid_constant
   const auto fetch = [&](int u, const ExpertItem& item, int tile) {
     if (tile >= p.double_blocks || item.count == 0) return;
     const size_t at = row_tile + static_cast<size_t>(tile);
-    ring[u] = load_stream(reinterpret_cast<const uint4*>(p.tiles + item.expert * p.matrix_bytes + at * kTileBytes) + lane);
-    scale_ring[u] = load_stream(reinterpret_cast<const uint32_t*>(p.scales + item.expert * p.matrix_scale_bytes +
-                                                                  at * kFp4ScaleTileBytes) + g);
+    ring[u] = load_stream(
+        reinterpret_cast<const uint4*>(p.tiles + item.expert * p.matrix_bytes + at * kTileBytes) + lane);
+    scale_ring[u] = load_stream(reinterpret_cast<const uint32_t*>(
+                                    p.scales + item.expert * p.matrix_scale_bytes + at * kFp4ScaleTileBytes) +
+                                g);
     x_ring[u] = make_uint4(0, 0, 0, 0);
     if (g < item.count) {
       x_ring[u] = *reinterpret_cast<const uint4*>(
@@ -322,10 +331,11 @@ __global__ void __launch_bounds__(kThreads, 3) down_kernel(const __grid_constant
   }
 }
 
-// ---- the shared expert's activation ---------------------------------------------------------------------------------
+// ---- the shared expert's activation
+// ---------------------------------------------------------------------------------
 
-__global__ void swiglu_kernel(const uint16_t* gate, const uint16_t* up, int64_t blocks, float limit, uint8_t* codes,
-                              uint8_t* scales) {
+__global__ void swiglu_kernel(const uint16_t* gate, const uint16_t* up, int64_t blocks, float limit,
+                              uint8_t* codes, uint8_t* scales) {
   launch_dependents();
   wait_for_inputs();
   const int64_t block = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
@@ -340,7 +350,9 @@ __global__ void swiglu_kernel(const uint16_t* gate, const uint16_t* up, int64_t 
 
 }  // namespace
 
-int64_t expert_codes_stride(int64_t width) { return round_up(width, kFp4TileCols); }
+int64_t expert_codes_stride(int64_t width) {
+  return round_up(width, kFp4TileCols);
+}
 
 void launch_expert_plan(const Launch& on, const ExpertsArgs& args, int first_row, int rows, int experts,
                         const ExpertWorkspace& work) {
@@ -348,8 +360,9 @@ void launch_expert_plan(const Launch& on, const ExpertsArgs& args, int first_row
     throw Error(std::to_string(experts) + " experts, top " + std::to_string(args.top_k), "CUDA backend",
                 "at most 512 experts and top 10");
   }
-  launch_kernel(on, plan_kernel, dim3(1), kPlanThreads, 0, 1, args.ids + static_cast<int64_t>(first_row) * args.top_k,
-                args.step.sequence + first_row, rows, args.top_k, experts, work);
+  launch_kernel(on, plan_kernel, dim3(1), kPlanThreads, 0, 1,
+                args.ids + static_cast<int64_t>(first_row) * args.top_k, args.step.sequence + first_row, rows,
+                args.top_k, experts, work);
 }
 
 void launch_expert_gate_up(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
@@ -375,12 +388,12 @@ void launch_expert_gate_up(const Launch& on, const ExpertsArgs& args, int first_
                 "the rows of a work item must fit in shared memory");
   }
   launch_kernel(on, gate_up_kernel,
-                dim3(static_cast<unsigned>(bank.width / 32), static_cast<unsigned>(rows * args.top_k)), kThreads, shared,
-                1, p);
+                dim3(static_cast<unsigned>(bank.width / 32), static_cast<unsigned>(rows * args.top_k)),
+                kThreads, shared, 1, p);
 }
 
-void launch_expert_down(const Launch& on, const ExpertsArgs& args, int first_row, int rows, const PreparedExperts& bank,
-                        const ExpertWorkspace& work, const uint16_t* shared) {
+void launch_expert_down(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
+                        const PreparedExperts& bank, const ExpertWorkspace& work, const uint16_t* shared) {
   DownParams p = {};
   p.tiles = bank.down;
   p.scales = bank.down_scales;
@@ -399,11 +412,11 @@ void launch_expert_down(const Launch& on, const ExpertsArgs& args, int first_row
                 static_cast<size_t>(rows) * args.top_k * 16 * sizeof(float), 1, p);
 }
 
-void launch_swiglu_quantise(const Launch& on, const uint16_t* gate, const uint16_t* up, int rows, int64_t width,
-                            float limit, const QuantisedRows& out) {
+void launch_swiglu_quantise(const Launch& on, const uint16_t* gate, const uint16_t* up, int rows,
+                            int64_t width, float limit, const QuantisedRows& out) {
   const int64_t blocks = static_cast<int64_t>(rows) * width / 32;
-  launch_kernel(on, swiglu_kernel, dim3(static_cast<unsigned>(ceil_div(blocks, kWarps))), kThreads, 0, 1, gate, up,
-                blocks, limit, out.codes, out.scales);
+  launch_kernel(on, swiglu_kernel, dim3(static_cast<unsigned>(ceil_div(blocks, kWarps))), kThreads, 0, 1,
+                gate, up, blocks, limit, out.codes, out.scales);
 }
 
 }  // namespace spark::engine::cuda

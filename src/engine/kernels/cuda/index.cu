@@ -1,10 +1,10 @@
 // The indexer: scores of FP4 queries against FP4 keys, then exact selection.
 //
-// Scores: a warp takes 16 keys at a time, decoded once to BF16 (exact) as the A operand, and multiplies them with the
-// 32 query heads of up to eight rows of the sequence. Head 8t + 2j + i is column 2t + i of tile j, so that lane t of a
-// quad owns eight heads in a row and the sum over ascending heads is a chain over the four lanes.
-// Selection: one block per row finds the k-th largest 16-bit key with two 8-bit histograms and writes what lies above
-// it, and as many of the ties as fit, in ascending order of position.
+// Scores: a warp takes 16 keys at a time, decoded once to BF16 (exact) as the A operand, and multiplies them
+// with the 32 query heads of up to eight rows of the sequence. Head 8t + 2j + i is column 2t + i of tile j,
+// so that lane t of a quad owns eight heads in a row and the sum over ascending heads is a chain over the
+// four lanes. Selection: one block per row finds the k-th largest 16-bit key with two 8-bit histograms and
+// writes what lies above it, and as many of the ties as fit, in ascending order of position.
 #include "engine/kernels/cuda/device.cuh"
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda/paged.cuh"
@@ -12,14 +12,15 @@
 namespace spark::engine::cuda {
 namespace {
 
-// ---- scores ---------------------------------------------------------------------------------------------------------
+// ---- scores
+// ---------------------------------------------------------------------------------------------------------
 
 constexpr int kScoreThreads = 256;
 constexpr int kScoreWarps = 8;
-constexpr int kHeads = 32;      // padded
+constexpr int kHeads = 32;  // padded
 constexpr int kMaxWidth = 128;
 constexpr int kMaxBlocks = kMaxWidth / 32;
-constexpr int kGroupRows = 8;   // rows of a sequence that share a pass over the keys
+constexpr int kGroupRows = 8;  // rows of a sequence that share a pass over the keys
 constexpr int kEntriesPerBlock = 256;
 
 struct ScoreParams {
@@ -52,7 +53,8 @@ __device__ __forceinline__ uint4 fp4_to_bf16(uint32_t codes, float scale) {
 }
 
 // The entry at place i of a row's list: itself, or the i-th entry of its candidate blocks (-1: none).
-__device__ __forceinline__ int entry_at(const IndexSelectArgs& a, bool restricted, int row, int i, int visible) {
+__device__ __forceinline__ int entry_at(const IndexSelectArgs& a, bool restricted, int row, int i,
+                                        int visible) {
   if (restricted) {
     const int slot = i / a.block_size;
     if (slot >= a.max_blocks) return -1;
@@ -105,7 +107,8 @@ __global__ void __launch_bounds__(kScoreThreads) score_kernel(const __grid_const
     const int r = i / kHeads, head = i % kHeads;
     s.weight[r][head] =
         head < a.heads
-            ? round_to_bf16(bf16_to_float(a.head_weight[static_cast<int64_t>(row0 + r) * a.heads + head]) * a.weight_factor)
+            ? round_to_bf16(bf16_to_float(a.head_weight[static_cast<int64_t>(row0 + r) * a.heads + head]) *
+                            a.weight_factor)
             : 0.0f;
   }
   __syncthreads();
@@ -167,14 +170,16 @@ __global__ void __launch_bounds__(kScoreThreads) score_kernel(const __grid_const
       if (t < 2) {
         const int i = base + g + t * 8;
         if (i < list) {
-          p.work.scores[static_cast<int64_t>(row0 - p.work.row_begin + r) * p.work.stride + i] = float_to_bf16(t == 0 ? sum[0] : sum[1]);
+          p.work.scores[static_cast<int64_t>(row0 - p.work.row_begin + r) * p.work.stride + i] =
+              float_to_bf16(t == 0 ? sum[0] : sum[1]);
         }
       }
     }
   }
 }
 
-// ---- selection ------------------------------------------------------------------------------------------------------
+// ---- selection
+// ------------------------------------------------------------------------------------------------------
 
 constexpr int kSelectThreads = 1024;
 constexpr int kSelectWarps = kSelectThreads / 32;
@@ -193,7 +198,8 @@ struct SelectShared {
   uint32_t threshold, need, bin;
 };
 
-// Finds T and the number of ties so that keys > T and the first `need` keys == T are the k largest of `count`.
+// Finds T and the number of ties so that keys > T and the first `need` keys == T are the k largest of
+// `count`.
 template <class Key>
 __device__ void find_threshold(SelectShared& s, int count, int k, const Key& key) {
   const int thread = static_cast<int>(threadIdx.x);
@@ -284,7 +290,8 @@ __device__ int select_ascending(SelectShared& s, int count, int k, const Key& ke
     const uint32_t below = (1u << lane) - 1;
     const uint32_t a = above_before + __popc(above_mask & below);
     const uint32_t e = equal_before + __popc(equal_mask & below);
-    if (i < last && (v > threshold || (v == threshold && e < need))) emit(static_cast<int>(a + min(e, need)), i);
+    if (i < last && (v > threshold || (v == threshold && e < need)))
+      emit(static_cast<int>(a + min(e, need)), i);
     above_before += __popc(above_mask);
     equal_before += __popc(equal_mask);
   }
@@ -337,7 +344,8 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(const __grid_con
   int mine = 0;
   for (int b = thread; b < count; b += kSelectThreads) {
     uint32_t largest = 0;
-    for (int i = b * a.block_size; i < min((b + 1) * a.block_size, visible); ++i) largest = max(largest, key(i));
+    for (int i = b * a.block_size; i < min((b + 1) * a.block_size, visible); ++i)
+      largest = max(largest, key(i));
     if (b == count - 1) largest = 0xFFFF;  // the newest block is always kept
     best[b] = static_cast<uint16_t>(largest);
     mine += largest > kLowestKey;
@@ -352,23 +360,26 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(const __grid_con
 
 }  // namespace
 
-void launch_index_scores(const Launch& on, const IndexSelectArgs& args, const IndexWorkspace& work, bool restricted) {
+void launch_index_scores(const Launch& on, const IndexSelectArgs& args, const IndexWorkspace& work,
+                         bool restricted) {
   if (args.heads > kHeads || args.width > kMaxWidth || args.width % 32 != 0) {
-    throw Error("indexer with " + std::to_string(args.heads) + " heads of width " + std::to_string(args.width),
-                "CUDA backend", "at most 32 heads of a multiple of 32 up to 128 channels");
+    throw Error(
+        "indexer with " + std::to_string(args.heads) + " heads of width " + std::to_string(args.width),
+        "CUDA backend", "at most 32 heads of a multiple of 32 up to 128 channels");
   }
   const int64_t list = restricted ? std::min<int64_t>(int64_t{args.max_blocks} * args.block_size,
                                                       round_up(args.max_entries, args.block_size))
                                   : args.max_entries;
   launch_kernel(on, score_kernel,
-                dim3(static_cast<unsigned>(ceil_div(list, kEntriesPerBlock)), static_cast<unsigned>(work.row_end - work.row_begin)),
+                dim3(static_cast<unsigned>(ceil_div(list, kEntriesPerBlock)),
+                     static_cast<unsigned>(work.row_end - work.row_begin)),
                 kScoreThreads, sizeof(ScoreShared), 1, ScoreParams{args, work, restricted});
 }
 
 void launch_index_select(const Launch& on, const IndexSelectArgs& args, const IndexWorkspace& work) {
   const bool restricted = args.mode == CandidateMode::kRestrict;
-  launch_kernel(on, select_kernel, dim3(static_cast<unsigned>(work.row_end - work.row_begin)), kSelectThreads, 0, 1,
-                ScoreParams{args, work, restricted});
+  launch_kernel(on, select_kernel, dim3(static_cast<unsigned>(work.row_end - work.row_begin)), kSelectThreads,
+                0, 1, ScoreParams{args, work, restricted});
 }
 
 }  // namespace spark::engine::cuda

@@ -8,12 +8,14 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kMaxExperts = 512;
 
-__device__ __forceinline__ float router_score(float z) { return sqrtf(z > 20.0f ? z : log1pf(expf(z))); }
+__device__ __forceinline__ float router_score(float z) {
+  return sqrtf(z > 20.0f ? z : log1pf(expf(z)));
+}
 
-__global__ void __launch_bounds__(kWarps * 32) route_kernel(const float* logits, const float* bias,
-                                                            const float* image_bias, const uint8_t* is_image,
-                                                            const int32_t* sequence, int rows, int experts, int top_k,
-                                                            float scale, bool normalise, int32_t* ids, float* weights) {
+__global__ void __launch_bounds__(kWarps * 32)
+    route_kernel(const float* logits, const float* bias, const float* image_bias, const uint8_t* is_image,
+                 const int32_t* sequence, int rows, int experts, int top_k, float scale, bool normalise,
+                 int32_t* ids, float* weights) {
   launch_dependents();
   wait_for_inputs();
   const int row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x / 32);
@@ -47,8 +49,10 @@ __global__ void __launch_bounds__(kWarps * 32) route_kernel(const float* logits,
       const float other = __shfl_xor_sync(~0u, best, offset);
       const float other_score = __shfl_xor_sync(~0u, best_score, offset);
       const int other_expert = __shfl_xor_sync(~0u, best_expert, offset);
-      const bool better = best_expert == kMaxExperts || other > best || (other == best && other_expert < best_expert);
-      if (other_expert != kMaxExperts && better) best = other, best_score = other_score, best_expert = other_expert;
+      const bool better =
+          best_expert == kMaxExperts || other > best || (other == best && other_expert < best_expert);
+      if (other_expert != kMaxExperts && better)
+        best = other, best_score = other_score, best_expert = other_expert;
     }
     if ((best_expert & 31) == lane) taken |= 1u << (best_expert / 32);
     if (lane == k) chosen = best_expert, chosen_score = best_score;
@@ -69,9 +73,9 @@ void launch_route(const Launch& on, const RouteArgs& args) {
     throw Error("router with " + std::to_string(args.experts) + " experts, top " + std::to_string(args.top_k),
                 "CUDA backend", "at most 512 experts and top 32");
   }
-  launch_kernel(on, route_kernel, dim3(static_cast<unsigned>(ceil_div(args.step.rows, kWarps))), kWarps * 32, 0, 1,
-                args.logits, args.bias, args.image_bias, args.step.is_image, args.step.sequence, args.step.rows,
-                args.experts, args.top_k, args.scale, args.normalise, args.ids, args.weights);
+  launch_kernel(on, route_kernel, dim3(static_cast<unsigned>(ceil_div(args.step.rows, kWarps))), kWarps * 32,
+                0, 1, args.logits, args.bias, args.image_bias, args.step.is_image, args.step.sequence,
+                args.step.rows, args.experts, args.top_k, args.scale, args.normalise, args.ids, args.weights);
 }
 
 }  // namespace spark::engine::cuda

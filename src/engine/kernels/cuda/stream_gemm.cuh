@@ -1,9 +1,10 @@
 // The product of a streamed weight with a few activation rows: y[m][n] = sum_k x[m][k] w[n][k].
 //
-// The weight's rows are the M dimension of the matrix instruction, the rows of the step its N dimension. A warp owns
-// one or two 16-row tiles and one shard of the columns; it keeps kDepth 512-byte weight loads in flight in registers,
-// issued before it waits for the kernel that makes its inputs. Partial sums meet in shared memory, across the blocks of
-// a cluster where the shards of a row lie in several blocks, and are added in shard order. Bound: weight bytes.
+// The weight's rows are the M dimension of the matrix instruction, the rows of the step its N dimension. A
+// warp owns one or two 16-row tiles and one shard of the columns; it keeps kDepth 512-byte weight loads in
+// flight in registers, issued before it waits for the kernel that makes its inputs. Partial sums meet in
+// shared memory, across the blocks of a cluster where the shards of a row lie in several blocks, and are
+// added in shard order. Bound: weight bytes.
 #pragma once
 
 #include "engine/kernels/cuda/device.cuh"
@@ -16,7 +17,7 @@ struct Fp8Format {
   using Word = uint4;
   static constexpr int kDepth = 8;  // blocks in flight for a warp of one row tile
   static constexpr int kDepthOfTwo = 4;
-  static constexpr bool kCodes = true;       // activations are E4M3 codes with scales; FP16 operands
+  static constexpr bool kCodes = true;  // activations are E4M3 codes with scales; FP16 operands
   static constexpr bool kWeightScale = true;
   static constexpr bool kPacked = false;
   static constexpr size_t kBlockBytes = kTileBytes;
@@ -42,7 +43,9 @@ struct Fp8Bf16Format {
   static constexpr bool kPacked = false;
   static constexpr size_t kBlockBytes = kTileBytes;
 
-  static __device__ __forceinline__ Word load(const uint8_t* tile, int lane) { return Fp8Format::load(tile, lane); }
+  static __device__ __forceinline__ Word load(const uint8_t* tile, int lane) {
+    return Fp8Format::load(tile, lane);
+  }
   static __device__ __forceinline__ void operand(const Word& w, uint32_t (&a)[8]) {
     Fp8Format::operand(w, a);
 #pragma unroll
@@ -106,7 +109,8 @@ struct PackedFormat {
 template <class Format, int kNTiles, int kRowTiles>
 struct StreamGemmShape {
   // Two row tiles make each block in flight twice as large; with 96 rows the sums need the registers.
-  static constexpr int kDepth = kRowTiles == 2 ? Format::kDepthOfTwo : Format::kDepth / (kNTiles == 12 ? 2 : 1);
+  static constexpr int kDepth =
+      kRowTiles == 2 ? Format::kDepthOfTwo : Format::kDepth / (kNTiles == 12 ? 2 : 1);
   static constexpr int kMinBlocks = kNTiles == 1 ? 3 : kNTiles <= 3 ? 2 : 1;
 };
 
@@ -136,14 +140,16 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
   // The tiles of a row group that this warp reads, or null beyond the last row.
   const auto tiles_of = [&](int group) -> const uint8_t* {
     const int tile = (group * p.row_warps + row_warp) * kRowTiles;
-    return group < p.row_groups && tile < p.row_tiles ? p.tiles + static_cast<size_t>(tile) * p.tile_stride : nullptr;
+    return group < p.row_groups && tile < p.row_tiles ? p.tiles + static_cast<size_t>(tile) * p.tile_stride
+                                                      : nullptr;
   };
   typename Format::Word ring[kDepth][kRowTiles];
   const auto fetch = [&](typename Format::Word(&slot)[kRowTiles], const uint8_t* tiles, int block) {
     if (tiles == nullptr || block >= block1) return;
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
-      slot[r] = Format::load(tiles + r * p.tile_stride + static_cast<size_t>(block) * Format::kBlockBytes, lane);
+      slot[r] =
+          Format::load(tiles + r * p.tile_stride + static_cast<size_t>(block) * Format::kBlockBytes, lane);
     }
   };
   const auto scale_of = [&](int group, int block) {
@@ -165,8 +171,8 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
   // Activations of this block's shards, in the order in which the lanes read them.
   const int first_block = min(rank * p.shard_warps * p.shard_blocks, p.blocks);
   const int last_block = min(first_block + p.shard_warps * p.shard_blocks, p.blocks);
-  float* activation_scales =
-      reinterpret_cast<float*>(shared + static_cast<size_t>(p.shard_warps * p.shard_blocks) * kActivationBlock);
+  float* activation_scales = reinterpret_cast<float*>(
+      shared + static_cast<size_t>(p.shard_warps * p.shard_blocks) * kActivationBlock);
   const int group_of_rows =
       p.rows_per_group > 0
           ? min(first_group * p.row_warps * kRowTiles * kTileRows / p.rows_per_group, p.groups - 1)
@@ -178,7 +184,8 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
       uint8_t* to = shared + static_cast<size_t>(i - first_block) * kActivationBlock;
       if constexpr (Format::kCodes) {
         if (m < p.rows) {
-          copy_async_8(to + n * 256 + lane * 8, p.x_codes + static_cast<size_t>(m) * p.x_stride + i * 32 + t * 8);
+          copy_async_8(to + n * 256 + lane * 8,
+                       p.x_codes + static_cast<size_t>(m) * p.x_stride + i * 32 + t * 8);
         }
       } else {
         if (m < p.rows) {
@@ -236,8 +243,8 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
           for (int n = 0; n < kNTiles; ++n) {
             if constexpr (Format::kCodes) {
               const uint2 codes = *reinterpret_cast<const uint2*>(b_block + n * 256 + lane * 8);
-              const float2 x_scale = *reinterpret_cast<const float2*>(activation_scales +
-                                                                      (block - first_block) * kNTiles * 8 + n * 8 + t * 2);
+              const float2 x_scale = *reinterpret_cast<const float2*>(
+                  activation_scales + (block - first_block) * kNTiles * 8 + n * 8 + t * 2);
               const uint32_t b0 = e4m3x2_to_half2(codes.x), b1 = e4m3x2_to_half2(codes.x >> 16);
               const uint32_t b2 = e4m3x2_to_half2(codes.y), b3 = e4m3x2_to_half2(codes.y >> 16);
               const float s0 = weight_scale * x_scale.x;
@@ -287,7 +294,8 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
 #pragma unroll
       for (int n = 0; n < kNTiles; ++n) {
 #pragma unroll
-        for (int q = 0; q < 4; ++q) partial[warp * kWarpSums + ((r * kNTiles + n) * 4 + q) * 32 + lane] = sum[r][n][q];
+        for (int q = 0; q < 4; ++q)
+          partial[warp * kWarpSums + ((r * kNTiles + n) * 4 + q) * 32 + lane] = sum[r][n][q];
       }
     }
     if (p.cluster > 1) {
@@ -296,7 +304,8 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
       __syncthreads();
     }
     const int outputs = p.row_warps * kWarpSums;
-    for (int i = rank * kLinearThreads + static_cast<int>(threadIdx.x); i < outputs; i += p.cluster * kLinearThreads) {
+    for (int i = rank * kLinearThreads + static_cast<int>(threadIdx.x); i < outputs;
+         i += p.cluster * kLinearThreads) {
       const int owner = i / kWarpSums;
       const int within = i - owner * kWarpSums;
       const int source = within & 31;
@@ -304,8 +313,8 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
       const int n = (within >> 7) % kNTiles;
       const int r = (within >> 7) / kNTiles;
       const int m = n * 8 + (source & 3) * 2 + (q & 1);
-      const int64_t row =
-          ((static_cast<int64_t>(group) * p.row_warps + owner) * kRowTiles + r) * kTileRows + (source >> 2) + (q >> 1) * 8;
+      const int64_t row = ((static_cast<int64_t>(group) * p.row_warps + owner) * kRowTiles + r) * kTileRows +
+                          (source >> 2) + (q >> 1) * 8;
       if (m >= p.rows || row >= p.out) continue;
       float total = 0.0f;
       for (int c = 0; c < p.cluster; ++c) {

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kMaxShards = 32;
 constexpr int kMinShardBlocks = 4;
-// Warps that a weight should be spread over: 16 on each of 132 multiprocessors, each with eight 512-byte loads in
-// flight, is twice what hides the memory latency of an H200 and more than a GB10 needs.
+// Warps that a weight should be spread over: 16 on each of 132 multiprocessors, each with eight 512-byte
+// loads in flight, is twice what hides the memory latency of an H200 and more than a GB10 needs.
 constexpr double kTargetWarps = 2112;
 // Shared memory that a block may use on every device we build for (GB10: 99 KiB), with room for alignment.
 constexpr size_t kPortableShared = 98 * 1024;
@@ -29,7 +29,9 @@ int n_tiles_for(int rows) {
   return 12;
 }
 
-int next_smaller(int n_tiles) { return n_tiles == 12 ? 6 : n_tiles == 6 ? 3 : n_tiles - 1; }
+int next_smaller(int n_tiles) {
+  return n_tiles == 12 ? 6 : n_tiles == 6 ? 3 : n_tiles - 1;
+}
 
 size_t reduce_bytes(const LinearLaunch& l) {
   return static_cast<size_t>(kLinearWarps) * static_cast<size_t>(l.row_tiles * l.n_tiles) * 512;
@@ -55,10 +57,12 @@ LinearSplit split_linear(const LinearShape& shape) {
   return split;
 }
 
-LinearLaunch plan_linear(const LinearShape& shape, const LinearSplit& split, int rows, const DeviceLimits& device) {
+LinearLaunch plan_linear(const LinearShape& shape, const LinearSplit& split, int rows,
+                         const DeviceLimits& device) {
   SPARK_CHECK(rows > 0);
   const size_t limit = std::min(device.shared_bytes, size_t{200} * 1024);
-  for (int n_tiles = n_tiles_for(std::min(rows, kMaxLinearRows)); n_tiles >= 1; n_tiles = next_smaller(n_tiles)) {
+  for (int n_tiles = n_tiles_for(std::min(rows, kMaxLinearRows)); n_tiles >= 1;
+       n_tiles = next_smaller(n_tiles)) {
     LinearLaunch l;
     l.n_tiles = n_tiles;
     // Two row tiles share the reads of the activations; with 96 rows the sums of two do not fit in registers.
@@ -76,13 +80,15 @@ LinearLaunch plan_linear(const LinearShape& shape, const LinearSplit& split, int
       if (shape.rowwise && shape.rows_per_group % group_rows != 0) break;
       const size_t activations = static_cast<size_t>(l.shard_warps * split.shard_blocks) *
                                  activation_block_bytes(n_tiles, shape.activation_bytes);
-      if (row_warps < wanted && row_warps * 2 <= kLinearWarps && split.shards / (kLinearWarps / (row_warps * 2)) <=
-          device.max_cluster && !(shape.rowwise && shape.rows_per_group % (group_rows * 2) != 0)) {
+      if (row_warps < wanted && row_warps * 2 <= kLinearWarps &&
+          split.shards / (kLinearWarps / (row_warps * 2)) <= device.max_cluster &&
+          !(shape.rowwise && shape.rows_per_group % (group_rows * 2) != 0)) {
         continue;
       }
       l.row_groups = static_cast<int>(ceil_div(padded_row_tiles(shape.rows), l.row_tiles * row_warps));
       const int per_multiprocessor = n_tiles <= 2 ? 3 : 1;
-      const int resident = std::max(l.cluster, device.multiprocessors * per_multiprocessor / l.cluster * l.cluster);
+      const int resident =
+          std::max(l.cluster, device.multiprocessors * per_multiprocessor / l.cluster * l.cluster);
       l.persistent = !shape.rowwise && n_tiles <= 3 && l.row_groups * l.cluster > 2 * resident;
       l.reduce_offset = l.persistent ? activations : 0;
       l.shared_bytes = l.persistent ? activations + reduce_bytes(l) : std::max(activations, reduce_bytes(l));
