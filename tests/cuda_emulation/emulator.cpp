@@ -38,11 +38,20 @@ struct Block {
   Meeting barrier;
 };
 
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;
+  size_t group;
+};
+
 // Entered through its context once, then switched with _setjmp and _longjmp, which make no system calls.
 struct Fiber {
   ucontext_t context = {};
   jmp_buf place = {};
   bool started = false;
+  std::vector<Copy> copies;  // not yet done, oldest first
+  size_t group = 0;          // of the next copy
   Block* block = nullptr;
   Index thread;
   bool done = false;
@@ -186,6 +195,23 @@ uint8_t* dynamic_shared_of(unsigned rank) {
   if (rank >= machine().blocks.size()) fail("access to a block outside the cluster");
   return machine().blocks[rank].shared_base;
 }
+void copy_later(void* to, const void* from, size_t bytes) {
+  Fiber& self = *machine().current;
+  self.copies.push_back({to, from, bytes, self.group});
+}
+void close_copies() {
+  ++machine().current->group;
+}
+void finish_copies(size_t pending_groups) {
+  Fiber& self = *machine().current;
+  size_t done = 0;
+  while (done < self.copies.size() && self.copies[done].group + pending_groups < self.group) {
+    std::memcpy(self.copies[done].to, self.copies[done].from, self.copies[done].bytes);
+    ++done;
+  }
+  self.copies.erase(self.copies.begin(), self.copies.begin() + static_cast<std::ptrdiff_t>(done));
+}
+
 void block_barrier() {
   meet(machine().current->block->barrier);
 }

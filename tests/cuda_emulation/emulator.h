@@ -33,6 +33,11 @@ unsigned cluster_rank();
 uint8_t* dynamic_shared();
 uint8_t* dynamic_shared_of(unsigned rank);
 
+// Asynchronous copies of the running thread, done at the wait that needs them.
+void copy_later(void* to, const void* from, size_t bytes);
+void close_copies();
+void finish_copies(size_t pending_groups);
+
 void block_barrier();
 void cluster_barrier();
 
@@ -96,6 +101,11 @@ inline unsigned __ballot_sync(unsigned, bool predicate) {
   return mask;
 }
 
+inline void __syncwarp() {
+  const bool here = true;
+  spark::emulation::meet_warp(&here, sizeof here);
+}
+
 inline float __uint_as_float(uint32_t v) {
   return std::bit_cast<float>(v);
 }
@@ -137,6 +147,25 @@ inline uint32_t atomicOr(uint32_t* p, uint32_t v) {
   const uint32_t old = *p;
   *p |= v;
   return old;
+}
+template <typename T>
+unsigned __match_any_sync(unsigned, T value) {
+  const uint8_t* all = spark::emulation::meet_warp(&value, sizeof value);
+  unsigned mask = 0;
+  for (unsigned i = 0; i < 32; ++i) mask |= spark::emulation::lane_value<T>(all, i) == value ? 1u << i : 0u;
+  return mask;
+}
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+  const uint8_t* all = spark::emulation::meet_warp(&value, sizeof value);
+  unsigned most = 0;
+  for (unsigned i = 0; i < 32; ++i) most = std::max(most, spark::emulation::lane_value<unsigned>(all, i));
+  return most;
+}
+inline unsigned __reduce_min_sync(unsigned mask, unsigned value) {
+  return ~__reduce_max_sync(mask, ~value);
+}
+inline int __ffs(unsigned v) {
+  return v == 0 ? 0 : std::countr_zero(v) + 1;
 }
 using std::max;
 using std::min;

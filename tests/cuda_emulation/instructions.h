@@ -120,19 +120,32 @@ inline uint32_t load_stream(const uint32_t* p) {
   return __ldg(p);
 }
 
+// The emulator copies at the wait, as late as the hardware may.
+inline void copy_async(void* to, const void* from, size_t bytes) {
+  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % bytes != 0) std::abort();
+  emulation::copy_later(to, from, bytes);
+}
+inline void copy_async_4(void* to, const void* from) {
+  copy_async(to, from, 4);
+}
 inline void copy_async_8(void* to, const void* from) {
-  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % 8 != 0) std::abort();
-  std::memcpy(to, from, 8);
+  copy_async(to, from, 8);
 }
 inline void copy_async_16(void* to, const void* from, bool valid = true) {
-  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % 16 != 0) std::abort();
+  static const uint8_t zero[16] = {};
   if (valid) {
-    std::memcpy(to, from, 16);
+    copy_async(to, from, 16);
   } else {
-    std::memset(to, 0, 16);
+    emulation::copy_later(to, zero, 16);
   }
 }
-inline void copy_async_wait() {}
+inline void copy_async_commit() {
+  emulation::close_copies();
+}
+template <int kPending>
+void copy_async_wait() {
+  emulation::finish_copies(kPending);
+}
 inline void launch_dependents() {}
 inline void wait_for_inputs() {}
 
@@ -142,9 +155,11 @@ inline uint32_t cluster_rank() {
 inline void cluster_sync() {
   emulation::cluster_barrier();
 }
-inline float load_cluster(const float* local, uint32_t rank) {
+template <typename T>
+T load_cluster(const T* local, uint32_t rank) {
   const auto offset = reinterpret_cast<const uint8_t*>(local) - emulation::dynamic_shared();
-  float v;
+  if (static_cast<size_t>(offset) % sizeof(T) != 0) std::abort();
+  T v;
   std::memcpy(&v, emulation::dynamic_shared_of(rank) + offset, sizeof v);
   return v;
 }

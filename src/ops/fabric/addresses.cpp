@@ -132,7 +132,7 @@ std::string revert_text(const Node& node) {
 }  // namespace
 
 std::string cable_subnet(int64_t first_octet, int64_t rank, int64_t other, int path) {
-  const auto [low, high] = std::minmax(rank + 1, other + 1);
+  const auto [low, high] = std::minmax({rank + 1, other + 1});
   return std::to_string(first_octet) + "." + std::to_string(low) + std::to_string(high) + "." +
          std::to_string(path) + ".0/24";
 }

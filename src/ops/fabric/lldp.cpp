@@ -96,6 +96,10 @@ Interfaces read_report(const NeighbourReport& report, Faults& faults) {
     faults.push_back({report.node, "is not the output of lldpctl: it has no \"lldp\"", kFormatHint});
     return found;
   }
+  if (!lldp->is_object()) {
+    faults.push_back({report.node, "has another form than lldpctl -f json writes", kFormatHint});
+    return found;
+  }
   for (const Json* entry : one_or_many(member(*lldp, "interface"))) {
     if (!entry->is_object() || entry->contains("name")) {
       faults.push_back(

@@ -65,7 +65,7 @@ class MemoryPlanner {
   }
 
   void add_weights() {
-    const model::RankMemory& weights = request_.weights.of(request_.ranks);
+    const model::RankMemory weights = request_.weights.of(request_.ranks);
     const double attention = as_real(weights.attention_split + weights.attention_replicated);
     // rank_memory counts the head packed; without packing a third more of it.
     const double head = as_real(split_.vocabulary * request_.model.hidden_size) * 2;

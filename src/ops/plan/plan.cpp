@@ -100,7 +100,9 @@ class ChangeFinder {
   void cache() {
     if (native_engine(request_)) return;
     const Setter set = [](PlanRequest& request, int64_t value) { request.kv_bytes = value; };
-    const auto lower_value = largest_that_fits(request_, set, kKvStep, request_.kv_bytes - 1, kKvStep);
+    const UniformPages pages = uniform_pages(request_);
+    const int64_t window = pages.request_pages * pages.page_bytes;
+    const auto lower_value = largest_that_fits(request_, set, window, request_.kv_bytes - 1, kKvStep);
     if (lower_value) {
       PlanRequest changed = request_;
       changed.kv_bytes = *lower_value;
@@ -110,8 +112,6 @@ class ChangeFinder {
               " full windows");
       return;
     }
-    const UniformPages pages = uniform_pages(request_);
-    const int64_t window = pages.request_pages * pages.page_bytes;
     if (window <= request_.kv_bytes) return;
     PlanRequest changed = request_;
     changed.kv_bytes = window;
@@ -245,13 +245,14 @@ Plan make_plan(const PlanRequest& request, const PlanOptions& options) {
   plan.capacity = cache_capacity(request);
   if (plan.options.streams.empty()) plan.options.streams = default_streams(request.max_num_seqs);
   if (plan.options.prompts.empty()) plan.options.prompts = default_prompts(request.max_model_len);
+  const SpeedModel speed(request);
   for (const int64_t streams : plan.options.streams) {
     if (streams < 1 || streams > request.max_num_seqs) {
       throw Error(std::to_string(streams) + " streams; the profile admits 1 to " +
                       std::to_string(request.max_num_seqs),
                   "plan", "raise engine.max_num_seqs or ask for fewer streams");
     }
-    plan.steps.push_back(step_time(request, *workload, streams, plan.options.context));
+    plan.steps.push_back(speed.step(*workload, streams, plan.options.context));
   }
   for (const int64_t prompt : plan.options.prompts) {
     if (prompt < 1 || prompt > request.max_model_len) {
@@ -259,7 +260,7 @@ Plan make_plan(const PlanRequest& request, const PlanOptions& options) {
                       std::to_string(request.max_model_len),
                   "plan", "raise engine.max_model_len or ask for a shorter prompt");
     }
-    plan.prefills.push_back(prefill_time(request, prompt));
+    plan.prefills.push_back(speed.prefill(prompt));
   }
   const std::vector<std::string> reasons = reasons_against(request);
   for (const std::string& reason : reasons) plan.misfits.push_back({reason, {}});

@@ -18,9 +18,9 @@ namespace spark::ops {
 
 struct PlanOptions {
   std::string workload = "prose";
-  std::vector<int64_t> streams;  // empty: powers of two up to max_num_seqs
-  int64_t context = 1024;        // tokens before a step, per stream
-  std::vector<int64_t> prompts;  // empty: 32K, 256K, 500K, 1M as far as they fit
+  std::vector<int64_t> streams = {};  // empty: powers of two up to max_num_seqs
+  int64_t context = 1024;             // tokens before a step, per stream
+  std::vector<int64_t> prompts = {};  // empty: 32K, 256K, 500K, 1M as far as they fit
 };
 
 // One change of the profile that by itself makes it fit.

@@ -64,7 +64,7 @@ double part_gib(const PlanRequest& request, const std::string& start) {
   return 0;
 }
 
-Comparison compare(const Figure& figure, const PlanRequest& request) {
+Comparison compare(const Figure& figure, const PlanRequest& request, const SpeedModel& speed) {
   Comparison row{figure.profile, "", "", figure.published, 0, figure.role};
   const std::string at = std::to_string(figure.at);
   switch (figure.kind) {
@@ -77,13 +77,12 @@ Comparison compare(const Figure& figure, const PlanRequest& request) {
       row.figure = std::string("decode step, ") + figure.workload + ", " + at +
                    (figure.at == 1 ? " stream" : " streams");
       row.unit = "ms";
-      row.predicted =
-          1000 * step_time(request, *find_workload(figure.workload), figure.at, kShortContext).total_s();
+      row.predicted = 1000 * speed.step(*find_workload(figure.workload), figure.at, kShortContext).total_s();
       break;
     case Kind::kPrefill:
       row.figure = "prefill, prompt of " + format_count(static_cast<uint64_t>(figure.at));
       row.unit = "tok/s";
-      row.predicted = prefill_time(request, figure.at).tokens_per_s();
+      row.predicted = speed.prefill(figure.at).tokens_per_s();
       break;
     case Kind::kAvailableHead:
     case Kind::kAvailableWorker:
@@ -118,10 +117,13 @@ std::vector<std::string> published_profiles() {
 }
 
 std::vector<Comparison> compare_with_published(const std::map<std::string, PlanRequest>& requests) {
+  std::map<std::string, SpeedModel> speeds;
+  for (const auto& [profile, request] : requests) speeds.emplace(profile, request);
   std::vector<Comparison> rows;
   for (const Figure& figure : kFigures) {
     const auto request = requests.find(figure.profile);
-    if (request != requests.end()) rows.push_back(compare(figure, request->second));
+    if (request != requests.end())
+      rows.push_back(compare(figure, request->second, speeds.at(figure.profile)));
   }
   return rows;
 }

@@ -36,7 +36,10 @@ std::string heading(const Plan& plan) {
 std::string memory_text(const Plan& plan) {
   Table table({{"GiB per node"}, {"head", Align::kRight}, {"worker", Align::kRight}, {""}});
   for (const MemoryPart& part : plan.memory.parts) {
-    table.add({part.name, in_gib(part.head), in_gib(part.worker), part.exact ? "" : "calibrated"});
+    table.add({part.name, in_gib(part.head), in_gib(part.worker),
+               part.exact     ? ""
+               : fitted(plan) ? "calibrated"
+                              : "estimated"});
   }
   table.add({"total", in_gib(plan.memory.used(true)), in_gib(plan.memory.used(false)), ""});
   table.add({"memory of the node", in_gib(plan.memory.node), in_gib(plan.memory.node), "assumed"});
@@ -98,6 +101,7 @@ std::string value_text(const Constant& constant) {
   const std::string unit = constant.unit;
   if (unit == "B" && constant.value >= kGiB) return in_gib(constant.value) + " GiB";
   if (unit == "B" && constant.value >= 1048576) return format_fixed(constant.value / 1048576, 2) + " MiB";
+  if (unit == "B" && constant.value >= 1024) return format_fixed(constant.value / 1024, 0) + " KiB";
   if (unit == "B/s") return format_fixed(constant.value / 1e9, 1) + " GB/s";
   if (unit == "FLOP/s") return format_fixed(constant.value / 1e12, 0) + " TFLOP/s";
   if (unit == "s") return format_fixed(constant.value * 1e6, 0) + " us";

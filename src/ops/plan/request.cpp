@@ -48,26 +48,22 @@ void read_host(const ClusterProfile& profile, PlanRequest& request) {
 
 }  // namespace
 
-RankWeights::RankWeights(const model::ModelConfig& config) : config_(config) {
+RankWeights::RankWeights(const model::ModelConfig& config, const std::vector<int64_t>& ranks)
+    : config_(config) {
   const std::vector<model::TensorEntry> tensors = model::tensor_catalogue(config);
-  for (int64_t ranks = 1; ranks <= model::kMaxRanks; ++ranks) {
-    std::optional<model::RankSplit> split;
+  for (const int64_t count : ranks) {
     try {
-      split = model::split_for(config, ranks);
+      by_ranks_[count] = model::rank_memory(tensors, model::split_for(config, count));
     } catch (const Error&) {
       continue;  // of() says it when somebody asks
     }
-    by_ranks_.emplace(ranks, model::rank_memory(tensors, *split));
   }
 }
 
-const model::RankMemory& RankWeights::of(int64_t ranks) const {
+model::RankMemory RankWeights::of(int64_t ranks) const {
   const auto found = by_ranks_.find(ranks);
-  if (found == by_ranks_.end()) {
-    model::split_for(config_, ranks);
-    throw Error("the weights of " + std::to_string(ranks) + " ranks are not known", "plan");
-  }
-  return found->second;
+  if (found != by_ranks_.end()) return found->second;
+  return model::rank_memory(model::tensor_catalogue(config_), model::split_for(config_, ranks));
 }
 
 PlanRequest plan_request(const Site& site, const model::ModelConfig& model, Faults& faults) {
@@ -77,7 +73,6 @@ PlanRequest plan_request(const Site& site, const model::ModelConfig& model, Faul
   request.profile = site.request.profile;
   request.engine = profile.engine_kind;
   request.model = model;
-  request.weights = RankWeights(model);
   request.transport = profile.transport;
   const bool native = request.engine == EngineKind::kNative;
   const auto map_nodes = static_cast<int64_t>(site.nodes.nodes.size());
@@ -95,6 +90,7 @@ PlanRequest plan_request(const Site& site, const model::ModelConfig& model, Faul
     faults.push_back(
         {"engine.nodes", std::to_string(request.ranks) + " ranks", "one to eight, one per node"});
   }
+  request.weights = RankWeights(model, {request.ranks, 3, 4});
   if (site.nodes_loaded && map_nodes == request.ranks) {
     for (int64_t rank = 0; rank < map_nodes; ++rank) {
       const Node* node = site.nodes.with_rank(rank);

@@ -21,10 +21,10 @@ namespace spark::ops {
 class RankWeights {
  public:
   RankWeights() = default;
-  explicit RankWeights(const model::ModelConfig& config);
+  RankWeights(const model::ModelConfig& config, const std::vector<int64_t>& ranks);
 
   // Throws Error (that of split_for) when the model does not split over `ranks`.
-  const model::RankMemory& of(int64_t ranks) const;
+  model::RankMemory of(int64_t ranks) const;
 
  private:
   model::ModelConfig config_;

@@ -114,9 +114,14 @@ double collective_time(const PlanRequest& request, double rows) {
 
 }  // namespace
 
-StepTime step_time(const PlanRequest& request, const Workload& workload, int64_t streams, int64_t context) {
+SpeedModel::SpeedModel(const PlanRequest& request)
+    : request_(request),
+      split_(model::split_for(request.model, request.ranks)),
+      cost_(request.model, split_) {}
+
+StepTime SpeedModel::step(const Workload& workload, int64_t streams, int64_t context) const {
+  const PlanRequest& request = request_;
   const Calibration& c = calibration();
-  const model::CostModel cost(request.model, model::split_for(request.model, request.ranks));
   double drafts = to_real(request.drafts);
   if (is_fitted(request) && request.adaptive) {
     drafts = std::min(drafts, verified_drafts(workload, to_real(streams)));
@@ -126,10 +131,10 @@ StepTime step_time(const PlanRequest& request, const Workload& workload, int64_t
   step.rows = to_real(streams) * (1 + drafts);
   const auto bytes_at = [&](int64_t rows_per_stream) {
     const model::StepBytes bytes =
-        cost.step({.streams = streams,
-                   .rows_per_stream = rows_per_stream,
-                   .context = context,
-                   .routing_exponent = is_fitted(request) ? c.routing_exponent.value : 1});
+        cost_.step({.streams = streams,
+                    .rows_per_stream = rows_per_stream,
+                    .context = context,
+                    .routing_exponent = is_fitted(request) ? c.routing_exponent.value : 1});
     return bytes.target + (request.drafts > 0 ? bytes.draft : 0);
   };
   const auto below = static_cast<int64_t>(std::floor(1 + drafts));
@@ -143,10 +148,9 @@ StepTime step_time(const PlanRequest& request, const Workload& workload, int64_t
   return step;
 }
 
-PrefillTime prefill_time(const PlanRequest& request, int64_t tokens) {
+PrefillTime SpeedModel::prefill(int64_t tokens) const {
+  const PlanRequest& request = request_;
   const Calibration& c = calibration();
-  const model::RankSplit split = model::split_for(request.model, request.ranks);
-  const model::CostModel cost(request.model, split);
   const double ranks = to_real(request.ranks);
   const double dense_rate = (is_fitted(request) ? c.dense_flops_per_s : c.fp8_flops_per_s).value;
   const double score_rate = (is_fitted(request) ? c.score_flops_per_s : c.fp8_flops_per_s).value;
@@ -156,11 +160,11 @@ PrefillTime prefill_time(const PlanRequest& request, int64_t tokens) {
   for (int64_t at = 0; at < tokens; at += chunk) {
     const int64_t rows = std::min(chunk, tokens - at);
     const int64_t context = at + rows / 2;
-    const ChunkWork work = chunk_work(request.model, split, rows, context);
+    const ChunkWork work = chunk_work(request.model, split_, rows, context);
     time.flops += work.dense + work.scores;
     time.dense_s += work.dense / ranks / dense_rate;
     time.score_s += work.scores / ranks / score_rate;
-    time.window_s += window_bytes(request, cost, rows, context) / c.stream_bytes_per_s.value;
+    time.window_s += window_bytes(request, cost_, rows, context) / c.stream_bytes_per_s.value;
     const double buffer = to_real(rows * model::collective_payloads(request.model).sublayer);
     time.collective_s +=
         to_real(kExchangesPerLayer * encoder_layers(request.model)) * bulk_exchange(request, buffer);

@@ -1,13 +1,15 @@
 // Predicted times: a decode step for some streams, and prefill of a prompt.
 //
-//   const StepTime step = step_time(request, workload, 8, 1024);
-//   const PrefillTime prefill = prefill_time(request, 262144);
+//   const SpeedModel speed(request);
+//   const StepTime step = speed.step(workload, 8, 1024);
+//   const PrefillTime prefill = speed.prefill(262144);
 //
 // Bytes, operations and collective sizes are the model's. For vLLM they are divided by rates that were fitted
 // to the reference's published runs (ops/plan/calibration.h), and the result is a prediction; for the native
 // engine they are divided by the device's ceilings, and the result is a floor.
 #pragma once
 
+#include "model/cost.h"
 #include "ops/plan/calibration.h"
 #include "ops/plan/request.h"
 
@@ -22,8 +24,6 @@ struct StepTime {
   double total_s() const { return memory_s + collective_s; }
   double tokens_per_s = 0;  // all streams together; 0 when unknown
 };
-// `context`: tokens before the step, per stream.
-StepTime step_time(const PlanRequest& request, const Workload& workload, int64_t streams, int64_t context);
 
 struct PrefillTime {
   int64_t tokens = 0;
@@ -35,6 +35,20 @@ struct PrefillTime {
   double total_s() const { return dense_s + score_s + window_s + collective_s; }
   double tokens_per_s() const { return total_s() > 0 ? static_cast<double>(tokens) / total_s() : 0; }
 };
-PrefillTime prefill_time(const PlanRequest& request, int64_t tokens);
+
+class SpeedModel {
+ public:
+  // Keeps a reference to the request. Throws Error when the model does not split over its ranks.
+  explicit SpeedModel(const PlanRequest& request);
+
+  // `context`: tokens before the step, per stream.
+  StepTime step(const Workload& workload, int64_t streams, int64_t context) const;
+  PrefillTime prefill(int64_t tokens) const;
+
+ private:
+  const PlanRequest& request_;
+  model::RankSplit split_;
+  model::CostModel cost_;
+};
 
 }  // namespace spark::ops

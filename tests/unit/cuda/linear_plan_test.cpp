@@ -67,7 +67,8 @@ TEST(LinearPlan, EveryLaunchFitsAndCoversTheRows) {
         EXPECT_TRUE(!l.persistent || l.reduce_offset > 0);
         const size_t activations = static_cast<size_t>(l.shard_warps * split.shard_blocks) *
                                    activation_block_bytes(l.n_tiles, s.bytes);
-        EXPECT_LE(activations, l.shared_bytes);
+        EXPECT_LE(activations, l.ring_offset);
+        EXPECT_LE(l.ring_offset + kLinearWarps * kRingBytes, l.shared_bytes);
         if (s.per_group > 0) {
           EXPECT_EQ(s.per_group % (l.row_warps * l.row_tiles * kTileRows), 0);
         }

@@ -25,7 +25,7 @@ enum class Scratch : uint8_t {
   kExpertCount,
   kExpertItems,
   kExpertAssignment,
-  kExpertRank,
+  kExpertDestination,
   kExpertCodes,
   kExpertScales,
   kSharedGate,
@@ -343,9 +343,9 @@ class Backend final : public CudaBackend {
     work.item_count = scratch<int32_t>(Scratch::kExpertCount, 1);
     work.items = scratch<ExpertItem>(Scratch::kExpertItems, most);
     work.assignment = scratch<int32_t>(Scratch::kExpertAssignment, most);
-    work.rank = scratch<int32_t>(Scratch::kExpertRank, most);
+    work.destination = scratch<int32_t>(Scratch::kExpertDestination, most);
     work.codes = scratch<uint8_t>(Scratch::kExpertCodes, most * stride);
-    work.scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 32);
+    work.scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 16);
 
     fork();
     const auto side = [this] { return beside(); };
@@ -505,7 +505,9 @@ class Backend final : public CudaBackend {
       p.row_warps = plan.row_warps;
       p.shard_warps = plan.shard_warps;
       p.cluster = plan.cluster;
+      p.ring_offset = static_cast<uint32_t>(plan.ring_offset);
       p.reduce_offset = static_cast<uint32_t>(plan.reduce_offset);
+      p.persistent = plan.persistent;
       aim(p, first);
       run(where(), plan, p);
       first += p.rows;

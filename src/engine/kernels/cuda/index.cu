@@ -20,13 +20,14 @@ constexpr int kScoreWarps = 8;
 constexpr int kHeads = 32;  // padded
 constexpr int kMaxWidth = 128;
 constexpr int kMaxBlocks = kMaxWidth / 32;
-constexpr int kGroupRows = 8;  // rows of a sequence that share a pass over the keys
-constexpr int kEntriesPerBlock = 256;
+constexpr int kGroupRows = 8;          // rows of a sequence that share a pass over the keys
+constexpr int kEntriesPerBlock = 128;  // a tile of 16 for every warp
 
 struct ScoreParams {
   IndexSelectArgs a;
   IndexWorkspace work;
   bool restricted;
+  int shared_keys;  // of the selection: keys that its shared memory holds
 };
 
 struct ScoreShared {
@@ -90,6 +91,7 @@ __global__ void __launch_bounds__(kScoreThreads) score_kernel(const __grid_const
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int g = lane >> 2, t = lane & 3;
   const int blocks = a.width / 32;
+#pragma unroll 4
   for (int i = warp; i < rows * 4 * blocks; i += kScoreWarps) {
     const int block = i % blocks;
     const int j = i / blocks % 4;
@@ -99,7 +101,7 @@ __global__ void __launch_bounds__(kScoreThreads) score_kernel(const __grid_const
     if (head < a.heads) {
       const int64_t vector = static_cast<int64_t>(row0 + r) * a.heads + head;
       const uint32_t codes = load_unaligned(a.q_packed + vector * (a.width / 2) + block * 16 + t * 4, true);
-      q = fp4_to_bf16(codes, ue8m0_to_float(a.q_scales[vector * blocks + block]));
+      q = fp4_to_bf16(codes, ue8m0_to_float(__ldg(a.q_scales + vector * blocks + block)));
     }
     s.q[r][j][block][lane] = q;
   }
@@ -209,12 +211,14 @@ __device__ void find_threshold(SelectShared& s, int count, int k, const Key& key
     for (int i = thread; i < kSelectWarps / 4 * 256; i += kSelectThreads) (&s.histogram[0][0])[i] = 0;
     __syncthreads();
     uint32_t* mine = s.histogram[thread / 128];
-    for (int i = thread; i < count; i += kSelectThreads) {
-      const uint32_t v = key(i);
-      if (pass == 0) {
-        atomicAdd(&mine[v >> 8], 1u);
-      } else if (v >> 8 == high) {
-        atomicAdd(&mine[v & 255u], 1u);
+    // Scores repeat: lanes with the same bin add once.
+    for (int i = thread; i < static_cast<int>(round_up(count, 32)); i += kSelectThreads) {
+      const uint32_t v = i < count ? key(i) : 0u;
+      const bool counts = i < count && (pass == 0 || v >> 8 == high);
+      const uint32_t bin = counts ? (pass == 0 ? v >> 8 : v & 255u) : 256u;
+      const uint32_t same = __match_any_sync(~0u, bin);
+      if (counts && (threadIdx.x & 31) == static_cast<unsigned>(__ffs(static_cast<int>(same)) - 1)) {
+        atomicAdd(&mine[bin], static_cast<uint32_t>(__popc(same)));
       }
     }
     __syncthreads();
@@ -327,7 +331,23 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(const __grid_con
     __syncthreads();
     list = kept;
   }
-  const auto key = [&](int i) { return order_key(scores[i]); };
+  // The keys of the row are looked at several times: keep as many as fit in shared memory.
+  SPARK_DYNAMIC_SHARED(uint16_t, keys);
+  const int kept_keys = min(list, p.shared_keys);
+  for (int first = thread; first < kept_keys; first += 8 * kSelectThreads) {
+    uint32_t v[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      v[j] = first + j * kSelectThreads < kept_keys ? scores[first + j * kSelectThreads] : 0u;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if (first + j * kSelectThreads < kept_keys) {
+        keys[first + j * kSelectThreads] = static_cast<uint16_t>(order_key(v[j]));
+      }
+    }
+  }
+  __syncthreads();
+  const auto key = [&](int i) { return i < kept_keys ? uint32_t{keys[i]} : order_key(scores[i]); };
   const auto emit = [&](int at, int i) {
     selected[at] = p.restricted ? candidates[i / a.block_size] * a.block_size + i % a.block_size : i;
   };
@@ -373,13 +393,17 @@ void launch_index_scores(const Launch& on, const IndexSelectArgs& args, const In
   launch_kernel(on, score_kernel,
                 dim3(static_cast<unsigned>(ceil_div(list, kEntriesPerBlock)),
                      static_cast<unsigned>(work.row_end - work.row_begin)),
-                kScoreThreads, sizeof(ScoreShared), 1, ScoreParams{args, work, restricted});
+                kScoreThreads, sizeof(ScoreShared), 1, ScoreParams{args, work, restricted, 0});
 }
 
 void launch_index_select(const Launch& on, const IndexSelectArgs& args, const IndexWorkspace& work) {
   const bool restricted = args.mode == CandidateMode::kRestrict;
+  // Rows of up to 32,768 keys keep them all.
+  const int64_t most = restricted ? int64_t{args.max_blocks} * args.block_size : args.max_entries;
+  const int shared_keys = static_cast<int>(std::min<int64_t>(std::max<int64_t>(most, 8), 32768));
   launch_kernel(on, select_kernel, dim3(static_cast<unsigned>(work.row_end - work.row_begin)), kSelectThreads,
-                0, 1, ScoreParams{args, work, restricted});
+                static_cast<size_t>(shared_keys) * sizeof(uint16_t), 1,
+                ScoreParams{args, work, restricted, shared_keys});
 }
 
 }  // namespace spark::engine::cuda

@@ -118,8 +118,18 @@ __device__ __forceinline__ void copy_async_16(void* to_shared, const void* from,
                "r"(valid ? 16 : 0)
                : "memory");
 }
+__device__ __forceinline__ void copy_async_4(void* to_shared, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to_shared)), "l"(from)
+               : "memory");
+}
+// Copies of a thread since its last commit form a group; groups end in order.
+__device__ __forceinline__ void copy_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Waits until at most kPending of this thread's groups are under way.
+template <int kPending>
 __device__ __forceinline__ void copy_async_wait() {
-  asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 // ---- programmatic dependent launch
@@ -146,12 +156,22 @@ __device__ __forceinline__ uint32_t cluster_rank() {
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
-// The value at the same place of another block's dynamic shared memory.
+// The value at the same place of another block's dynamic shared memory. Volatile keeps it behind the
+// cluster's barrier; several may be under way at once.
 __device__ __forceinline__ float load_cluster(const float* local, uint32_t rank) {
   uint32_t at;
   float v;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(local)), "r"(rank));
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(at));
+  return v;
+}
+__device__ __forceinline__ float4 load_cluster(const float4* local, uint32_t rank) {
+  uint32_t at;
+  float4 v;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(local)), "r"(rank));
+  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(at));
   return v;
 }
 

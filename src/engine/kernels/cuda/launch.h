@@ -154,7 +154,9 @@ struct StreamGemmParams {
   int row_warps = 1;
   int shard_warps = 1;
   int cluster = 1;
+  uint32_t ring_offset = 0;
   uint32_t reduce_offset = 0;
+  bool persistent = false;
   int64_t out = 0;  // weight rows
   int rows_per_group = 0;
   int groups = 1;
@@ -214,9 +216,10 @@ struct ExpertWorkspace {
   int32_t* item_count = nullptr;
   ExpertItem* items = nullptr;    // [rows * top_k]
   int32_t* assignment = nullptr;  // [rows * top_k] sorted by expert: row * top_k + slot
-  int32_t* rank = nullptr;    // [rows * top_k] place of a slot's expert among its row's, by ascending expert
+  int32_t* destination =
+      nullptr;                // [rows * top_k] in the same order: row * top_k + place among the row's experts
   uint8_t* codes = nullptr;   // [rows * top_k][padded width], down_activation_offset order
-  uint8_t* scales = nullptr;  // [rows * top_k][padded width / 32]
+  uint8_t* scales = nullptr;  // [rows * top_k][padded width / 64][4]: two scales, two unused bytes
 };
 
 int64_t expert_codes_stride(int64_t width);

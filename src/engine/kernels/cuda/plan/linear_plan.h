@@ -37,7 +37,8 @@ struct LinearSplit {
 };
 
 constexpr int kLinearWarps = 8;
-constexpr int kMaxLinearRows = 96;  // rows of one launch
+constexpr size_t kRingBytes = 6144;  // of a warp: weights in flight
+constexpr int kMaxLinearRows = 96;   // rows of one launch
 
 struct LinearLaunch {
   int n_tiles = 1;          // tiles of 8 rows of the step: 1, 2, 3, 6 or 12
@@ -49,6 +50,7 @@ struct LinearLaunch {
   int grid = 0;             // blocks, a multiple of `cluster`
   bool persistent = false;  // blocks walk over several row groups
   size_t shared_bytes = 0;
+  size_t ring_offset = 0;    // where the rings lie in shared memory
   size_t reduce_offset = 0;  // where the partial sums lie in shared memory
   int rows_per_launch = 8;   // larger steps are cut into launches of this many rows
 };
