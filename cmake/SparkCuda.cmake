@@ -2,6 +2,7 @@
 # devices that its kernels are written for. Products and sums must not be contracted unless the source says so, as on
 # the CPU: -fmad=false, and fmaf where a fused operation is meant.
 
+get_filename_component(SPARK_CUDA_ROOT ${CMAKE_CURRENT_LIST_DIR}/.. ABSOLUTE)
 set(SPARK_HAS_CUDA OFF)
 if(NOT SPARK_CUDA STREQUAL "OFF")
   include(CheckLanguage)
@@ -34,11 +35,11 @@ endif()
 
 function(spark_cuda_room)
   find_package(CUDAToolkit REQUIRED)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/engine/kernels/cuda/*.cu
-                                      ${CMAKE_SOURCE_DIR}/src/engine/kernels/cuda/*.cpp)
+  file(GLOB sources CONFIGURE_DEPENDS ${SPARK_CUDA_ROOT}/src/engine/kernels/cuda/*.cu
+                                      ${SPARK_CUDA_ROOT}/src/engine/kernels/cuda/*.cpp)
   add_library(spark_kernels_cuda STATIC ${sources})
   set_target_properties(spark_kernels_cuda PROPERTIES UNITY_BUILD OFF CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON)
-  target_include_directories(spark_kernels_cuda PUBLIC ${CMAKE_SOURCE_DIR}/src)
+  target_include_directories(spark_kernels_cuda PUBLIC ${SPARK_CUDA_ROOT}/src)
   target_compile_definitions(spark_kernels_cuda PUBLIC SPARK_HAS_CUDA_BACKEND)
   target_compile_options(spark_kernels_cuda PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false --expt-relaxed-constexpr -Xcompiler=-Wall>)

@@ -43,14 +43,24 @@ int32_t end_token(const model::ModelConfig& config, const text::Tokenizer& token
       folder + "/tokenizer.json", "tokenizer.json and config.json must come from the same release");
 }
 
+int32_t context_length(const EngineFlags& flags, const model::ModelConfig& config) {
+  const int64_t end = config.max_position_embeddings;
+  if (!flags.max_model_len) return static_cast<int32_t>(std::min<int64_t>(kDefaultModelLen, end));
+  if (*flags.max_model_len > end) {
+    throw Error("is " + std::to_string(*flags.max_model_len) + "; the model ends at " + std::to_string(end) +
+                    " tokens",
+                "--max-model-len");
+  }
+  return *flags.max_model_len;
+}
+
 int serve(EngineFlags flags) {
   const double started_s = monotonic_s();
   const std::string& folder = flags.model.folder;
   const std::string config_path = folder + "/config.json";
   const model::ModelConfig config =
       model::read_model_config(parse_json(read_file(config_path), config_path), config_path);
-  flags.model.limits.max_context = flags.max_model_len.value_or(
-      static_cast<int32_t>(std::min<int64_t>(kDefaultModelLen, config.max_position_embeddings)));
+  flags.model.limits.max_context = context_length(flags, config);
   const text::Tokenizer tokenizer = text::Tokenizer::from_file(folder + "/tokenizer.json");
   engine::ServiceOptions options;
   options.served_names = flags.served_names.empty() ? std::vector{folder_name(folder)} : flags.served_names;

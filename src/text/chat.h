@@ -10,15 +10,13 @@
 // whatever it spells.
 //
 // The order of things:
-//   - tool results become parts of a user message; consecutive user messages merge (unless the earlier has a
-//   task);
-//   - tool results of one user message stand in the order of the calls they answer;
-//   - system text, tool descriptions and the response format open the prompt; in thinking mode after the
-//   effort line;
-//   - every assistant turn opens with <｜Assistant｜> and <think> or </think>; reasoning of turns before the
-//   open one is
-//     left out unless the conversation has tools. The open turn is the one the model writes: a new one, or
-//     the last message with `continue_final_message`.
+//   - tool results become parts of a user message; consecutive user messages merge, unless the earlier has a
+//     task; the results of one user message stand in the order of the calls they answer;
+//   - system text, tool descriptions and the response format open the prompt, in thinking mode after a line
+//     that states the effort;
+//   - every assistant turn opens with <｜Assistant｜> and <think> or </think>. Reasoning is kept in the turn
+//     that the model writes (a new one, or the last message with `continue_final_message`), and in all turns
+//     if the conversation has tools.
 // Where the official implementations differ (a reminder before an answer, an answer as the last message) this
 // follows the `deepseek-recipe` package 0.2.
 //

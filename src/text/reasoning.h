@@ -30,6 +30,7 @@ class ReasoningParser {
 
   // Without tools in the request: tool blocks are not looked for.
   explicit ReasoningParser(bool in_reasoning) : ReasoningParser({in_reasoning, false}, false) {}
+  // `tool_calls`: the request has tools.
   ReasoningParser(OutputStart start, bool tool_calls, Strictness strictness = Strictness::kTolerant);
 
   Piece push(std::string_view text);

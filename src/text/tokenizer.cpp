@@ -61,7 +61,7 @@ struct Tokenizer::Tables {
   AddedTokenMatcher first_pass;                         // added tokens with normalized = false
   AddedTokenMatcher second_pass;                        // the others, in the text between those
   std::unique_ptr<BytePairEncoder> merging;
-  mutable ScratchPool scratch;
+  mutable ScratchPool pool;
 
   static constexpr uint8_t kAddedFlag = 1;
   static constexpr uint8_t kSpecialFlag = 2;
@@ -288,13 +288,13 @@ void Tokenizer::append_encoded(std::string_view text, ControlTokens control_toke
                     std::to_string(kMaxTextBytes),
                 "tokenizer", "split it");
   }
-  auto work = tables_->scratch.take();
+  auto work = tables_->pool.take();
   if (control_tokens == ControlTokens::kAsText) {
     tables_->encode_plain(text, *work, out);
   } else {
     tables_->encode_recognising(text, tables_->first_pass, *work, out);
   }
-  if (text.size() <= kMaxKeptTextBytes) tables_->scratch.give_back(std::move(work));
+  if (text.size() <= kMaxKeptTextBytes) tables_->pool.give_back(std::move(work));
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {

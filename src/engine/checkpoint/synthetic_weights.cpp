@@ -21,15 +21,15 @@ constexpr float kOwnPart = 0.8f;
 // Standard deviation of a projection's output for inputs of about unit size.
 constexpr float kReadGain = 1.2f;
 constexpr float kQueryGain = 1.3f;
-constexpr float kAttentionWriteGain = 0.3f;
-constexpr float kExpertWriteGain = 0.3f;
+constexpr float kAttentionWriteGain = 0.25f;
+constexpr float kExpertWriteGain = 0.14f;
 constexpr float kEngramWriteGain = 0.4f;
 constexpr float kRouterGain = 1.5f;
 
 // Logit of the favoured successor per unit of the token's own direction, and of everything else.
-constexpr float kSuccessorGain = 0.55f;
-constexpr float kContextGain = 1.2f;
-constexpr float kMarkovGain = 4.0f;
+constexpr float kSuccessorGain = 0.65f;
+constexpr float kContextGain = 1.0f;
+constexpr float kMarkovGain = 5.0f;
 
 bool ends_with(const std::string& text, const char* ending) {
   const size_t length = std::strlen(ending);
@@ -259,7 +259,7 @@ SyntheticWeights::Floats SyntheticWeights::values(const std::string& name, const
   if (role == "attn.indexer.wk") return index_key(name);
   if (role == "attn.indexer.weights_proj" || role == "confidence_head.proj") {
     Floats result = bells(name, rows, columns, 0.3f / root(columns));
-    const float scale = (role == "confidence_head.proj" ? 2.0f : 1.0f) /
+    const float scale = (role == "confidence_head.proj" ? 0.5f : 1.0f) /
                         (kSharedPart * static_cast<float>(config_.hidden_size));
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t i = 0; i < config_.hidden_size; ++i) {

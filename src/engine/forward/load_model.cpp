@@ -5,7 +5,9 @@
 #include "common/error.h"
 #include "common/file.h"
 #include "common/json.h"
+#ifndef SPARK_WITHOUT_CPU_BACKEND  // the GPU checks build where Highway is absent
 #include "engine/kernels/cpu/cpu_backend.h"
+#endif
 #ifdef SPARK_HAS_CUDA_BACKEND
 #include "engine/kernels/cuda/cuda_backend.h"
 #endif
@@ -56,12 +58,18 @@ std::vector<std::string> backend_names() {
 #ifdef SPARK_HAS_CUDA_BACKEND
   if (cuda_device_count() > 0) names.push_back("cuda");
 #endif
-  names.insert(names.end(), {"cpu", "reference"});
+#ifndef SPARK_WITHOUT_CPU_BACKEND
+  names.push_back("cpu");
+#endif
+  names.push_back("reference");
   return names;
 }
 
 std::unique_ptr<Backend> make_backend(const std::string& name, int threads) {
+#ifndef SPARK_WITHOUT_CPU_BACKEND
   if (name == "cpu") return make_cpu_backend(threads);
+#endif
+  (void)threads;
 #ifdef SPARK_HAS_CUDA_BACKEND
   if (name == "cuda" && cuda_device_count() > 0) return make_cuda_backend({});
 #endif

@@ -71,6 +71,8 @@ class RuleContext {
   bool set(const std::string& variable) const { return profile.environment.count(variable) != 0; }
   std::string variable(const std::string& name) const { return profile.environment_value(name); }
   const ServerArguments& arguments() const { return arguments_; }
+  // Some value at or below this path of the profile could not be read.
+  bool faulty(const std::string& path) const;
 
  private:
   void add(Severity severity, std::string file, std::string where, std::string evidence, std::string expected,

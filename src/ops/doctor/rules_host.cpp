@@ -187,6 +187,7 @@ void container_options(RuleContext& context) {
 }
 
 void container_mounts(RuleContext& context) {
+  if (context.faulty("container")) return;
   const auto& mounts = context.profile.container.mounts;
   for (size_t i = 0; i < mounts.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
@@ -221,6 +222,7 @@ void container_mounts(RuleContext& context) {
 }
 
 void cache_folders(RuleContext& context) {
+  if (context.faulty("container")) return;
   const auto writable = [&](const std::string& path) {
     const auto& mounts = context.profile.container.mounts;
     return std::any_of(mounts.begin(), mounts.end(), [&](const Mount& mount) {

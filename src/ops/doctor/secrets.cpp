@@ -8,6 +8,7 @@
 #include <set>
 
 #include "common/error.h"
+#include "common/file.h"
 #include "common/process.h"
 
 namespace spark::ops {
@@ -229,7 +230,7 @@ SecretScan scan_tracked_files(const Repository& repository, size_t limit_bytes) 
         scan.not_scanned.push_back(path);
       } else {
         try {
-          content = repository.read(path);
+          content = read_file(full);
         } catch (const Error&) {
           scan.not_scanned.push_back(path);
         }

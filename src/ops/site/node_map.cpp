@@ -21,7 +21,10 @@ std::optional<int64_t> rank_of(const std::string& key) {
 
 std::vector<std::string> read_devices(const JsonReader& reader) {
   std::vector<std::string> devices;
-  for (const JsonReader& item : reader.items()) devices.push_back(read_word(item));
+  for (const JsonReader& item : reader.items()) {
+    std::string device = read_word(item);
+    if (item.json()->is_string()) devices.push_back(std::move(device));
+  }
   return devices;
 }
 
@@ -144,6 +147,7 @@ NodeMap read_node_map(const Json& document, Faults& faults) {
   root.field("description").optional_string();
   const JsonReader nodes = root.field("nodes");
   const std::vector<JsonReader> entries = nodes.items();
+  if (nodes.present() && nodes.json()->is_array() && entries.empty()) nodes.fault("is empty", "list the machines");
   if (entries.size() > kMaxNodes) {
     nodes.fault("has " + std::to_string(entries.size()) + " entries; a cluster has three or four");
     return map;

@@ -132,6 +132,7 @@ HostSpec read_host(const JsonReader& reader) {
   host.home = read_word(reader.field("home"));
   if (reader.field("home").present() && (host.home.empty() || host.home[0] != '/')) {
     reader.field("home").fault("is \"" + host.home + "\"; it must be an absolute path");
+    host.home.clear();  // what is written relative to it is not wrong as well
   }
   const auto positive = [&](const char* key) {
     const JsonReader value = reader.field(key);

@@ -1,5 +1,7 @@
 #include "ops/site/site.h"
 
+#include <algorithm>
+
 #include "common/hash.h"
 
 namespace spark::ops {
@@ -12,6 +14,10 @@ std::optional<Value> load_with(const Repository& repository, const std::string& 
   const size_t before = faults.size();
   const Json document = load_json(repository, path, faults);
   if (faults.size() != before) return {};
+  if (!document.is_object()) {
+    faults.push_back({path, {"", "must be an object", ""}});
+    return {};
+  }
   Faults found;
   Value value = read(document, found);
   add_faults(path, found, faults);
@@ -48,8 +54,8 @@ void load_nodes(const Repository& repository, Site& site) {
 
 // The head's management address is written once, in the node map; a profile need not repeat it.
 void fill_master_address(Site& site) {
-  if (site.resolved.contains("distributed") && !site.resolved["distributed"].is_object()) return;
-  if (site.resolved.contains("distributed") && site.resolved["distributed"].contains("master_addr")) return;
+  if (!site.resolved.contains("distributed") || !site.resolved["distributed"].is_object()) return;
+  if (site.resolved["distributed"].contains("master_addr")) return;
   const Node* head = site.nodes.head();
   if (head == nullptr) return;
   site.resolved["distributed"]["master_addr"] = head->management_ip;
@@ -106,7 +112,10 @@ void read_resolved(Site& site) {
           fault.hint = "set it in config/site.json (cp config/site.example.json config/site.json)";
       }
     }
-    site.faults.push_back({origin.file, fault});
+    const bool known = std::any_of(site.faults.begin(), site.faults.end(), [&](const FileFault& entry) {
+      return entry.file == origin.file && entry.fault.where == fault.where && entry.fault.what == fault.what;
+    });
+    if (!known) site.faults.push_back({origin.file, fault});
   }
   site.profile_loaded = true;
 }

@@ -1,27 +1,31 @@
-// Device-side vocabulary: number formats, the MMA, asynchronous copies, programmatic dependent launch, reductions.
+// Device-side vocabulary: number formats, block quantisers, reductions; instructions.cuh has the rest.
 #pragma once
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include <cstdint>
 
+#ifdef SPARK_CUDA_EMULATION
+#include SPARK_CUDA_EMULATION  // names the emulator's instructions
+#else
+#include "engine/kernels/cuda/instructions.cuh"
+#endif
 #include "engine/kernels/cuda/plan/tiles.h"
 
 namespace spark::engine::cuda {
 
-// ---- number formats -------------------------------------------------------------------------------------------------
+// ---- number formats
+// -------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ float bf16_to_float(uint32_t bits) { return __uint_as_float(bits << 16); }
-__device__ __forceinline__ float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
-__device__ __forceinline__ uint16_t float_to_bf16(float v) { return __bfloat16_as_ushort(__float2bfloat16_rn(v)); }
-__device__ __forceinline__ float round_to_bf16(float v) { return bf16_to_float(float_to_bf16(v)); }
-
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-  uint32_t d;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
-  return d;
+__device__ __forceinline__ float bf16_to_float(uint32_t bits) {
+  return __uint_as_float(bits << 16);
+}
+__device__ __forceinline__ float bf16_low(uint32_t pair) {
+  return __uint_as_float(pair << 16);
+}
+__device__ __forceinline__ float bf16_high(uint32_t pair) {
+  return __uint_as_float(pair & 0xFFFF0000u);
+}
+__device__ __forceinline__ float round_to_bf16(float v) {
+  return bf16_to_float(float_to_bf16(v));
 }
 
 // Byte b stands for 2^(b - 127); 0 is an FP32 subnormal, 255 is NaN.
@@ -37,43 +41,34 @@ __device__ __forceinline__ uint32_t ue8m0_ceil(float v) {
 }
 
 // 1 / 2^(byte - 127) for byte 1..253.
-__device__ __forceinline__ float ue8m0_inverse(uint32_t byte) { return __uint_as_float((254 - byte) << 23); }
-
-// Two E4M3 codes (low byte first) to two FP16, exactly.
-__device__ __forceinline__ uint32_t e4m3x2_to_half2(uint32_t codes) {
-  uint32_t d;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(d) : "h"(static_cast<uint16_t>(codes)));
-  return d;
+__device__ __forceinline__ float ue8m0_inverse(uint32_t byte) {
+  return __uint_as_float((254 - byte) << 23);
 }
 
-__device__ __forceinline__ float2 half2_to_float2(uint32_t h) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&h));
+__device__ __forceinline__ float2 e4m3x2_to_float2(uint32_t codes) {
+  return half2_to_float2(e4m3x2_to_half2(codes));
 }
 
-__device__ __forceinline__ float2 e4m3x2_to_float2(uint32_t codes) { return half2_to_float2(e4m3x2_to_half2(codes)); }
-
-__device__ __forceinline__ float e4m3_to_float(uint32_t code) { return e4m3x2_to_float2(code & 0xFFu).x; }
-
-// Round to nearest even, saturating; NaN stays NaN.
-__device__ __forceinline__ uint32_t floats_to_e4m3x2(float low, float high) {
-  uint16_t d;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(d) : "f"(high), "f"(low));
-  return d;
+__device__ __forceinline__ float e4m3_to_float(uint32_t code) {
+  return e4m3x2_to_float2(code & 0xFFu).x;
 }
-__device__ __forceinline__ uint32_t float_to_e4m3(float v) { return floats_to_e4m3x2(v, 0.0f) & 0xFFu; }
+
+__device__ __forceinline__ uint32_t float_to_e4m3(float v) {
+  return floats_to_e4m3x2(v, 0.0f) & 0xFFu;
+}
 
 // Ties go to the even code; NaN becomes +6 as the conversion instruction of newer devices does it.
 __device__ __forceinline__ uint32_t float_to_e2m1(float v) {
   const float a = fabsf(v);
-  const uint32_t code = uint32_t{a > 0.25f} + uint32_t{a >= 0.75f} + uint32_t{a > 1.25f} + uint32_t{a >= 1.75f} +
-                        uint32_t{a > 2.5f} + uint32_t{a >= 3.5f} + uint32_t{a > 5.0f};
+  const uint32_t code = uint32_t{a > 0.25f} + uint32_t{a >= 0.75f} + uint32_t{a > 1.25f} +
+                        uint32_t{a >= 1.75f} + uint32_t{a > 2.5f} + uint32_t{a >= 3.5f} + uint32_t{a > 5.0f};
   return v != v ? 7u : code | ((__float_as_uint(v) >> 28) & 8u);
 }
 
 // The value of one E2M1 code through FP16: sign to bit 15, magnitude to bits 11..9 gives value * 2^-14.
 __device__ __forceinline__ float e2m1_to_float(uint32_t code) {
   const uint32_t h = ((code & 8u) << 12) | ((code & 7u) << 9);
-  return __half2float(__ushort_as_half(static_cast<uint16_t>(h))) * 16384.0f;
+  return half_to_float(h) * 16384.0f;
 }
 
 // The eight codes of a word in checkpoint order (element i in bits 4i) to floats.
@@ -98,7 +93,8 @@ __device__ __forceinline__ void fp4_word_to_half2(uint32_t w, uint32_t (&pair)[4
   pair[3] = ((w << 2) & 0x80008000u) | ((w << 9) & 0x0E000E00u);
 }
 
-// ---- block quantisers -----------------------------------------------------------------------------------------------
+// ---- block quantisers
+// -----------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ uint32_t fp8_block_scale(float amax) {
   if (!(amax < __uint_as_float(0x7F800000u))) return 255;
@@ -131,101 +127,8 @@ __device__ __forceinline__ float group_amax(float v) {
   return __uint_as_float(bits);
 }
 
-// ---- matrix instruction ---------------------------------------------------------------------------------------------
-
-// d += a (16x16, row) * b (16x8, col). Lane 4g + t: a = rows g, g+8 of slots 2t, 2t+1, then of slots 2t+8, 2t+9;
-// b = the same slots of column g; d = (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1).
-__device__ __forceinline__ void mma_f16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                                        uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                                         uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
-__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
-
-// ---- memory ---------------------------------------------------------------------------------------------------------
-
-// Weights are read once per step by one block: keep them out of L1.
-__device__ __forceinline__ uint4 load_stream(const uint4* p) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
-  return v;
-}
-__device__ __forceinline__ uint2 load_stream(const uint2* p) {
-  uint2 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
-  return v;
-}
-__device__ __forceinline__ uint32_t load_stream(const uint32_t* p) {
-  uint32_t v;
-  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
-  return v;
-}
-
-__device__ __forceinline__ void copy_async_8(void* to_shared, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to_shared)), "l"(from) : "memory");
-}
-// Copies 16 bytes, or writes 16 zero bytes when `valid` is false.
-__device__ __forceinline__ void copy_async_16(void* to_shared, const void* from, bool valid = true) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to_shared)), "l"(from),
-               "r"(valid ? 16 : 0)
-               : "memory");
-}
-__device__ __forceinline__ void copy_async_wait() {
-  asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
-}
-
-// ---- programmatic dependent launch ----------------------------------------------------------------------------------
-// Every kernel of this backend starts with launch_dependents() and calls wait_for_inputs() before it touches anything
-// that an earlier kernel wrote or still reads. Before that it may only read weights. Both are no-ops in a launch
-// without the attribute.
-
-__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_inputs() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
-// ---- clusters -------------------------------------------------------------------------------------------------------
-
-__device__ __forceinline__ uint32_t cluster_rank() {
-  uint32_t r;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-  return r;
-}
-__device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-}
-__device__ __forceinline__ float load_cluster(const float* local, uint32_t rank) {
-  uint32_t at;
-  float v;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(local)), "r"(rank));
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
-  return v;
-}
-
-// ---- reductions: fixed trees, the same for every thread that asks ---------------------------------------------------
+// ---- reductions: fixed trees, the same for every thread that asks
+// ---------------------------------------------------
 
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
@@ -233,7 +136,8 @@ __device__ __forceinline__ float warp_sum(float v) {
   return v;
 }
 
-// Sum over the block, returned to every thread. `scratch` holds 32 floats and may be reused after the next barrier.
+// Sum over the block, returned to every thread. `scratch` holds 32 floats and may be reused after the next
+// barrier.
 __device__ __forceinline__ float block_sum(float v, float* scratch) {
   v = warp_sum(v);
   const int warps = static_cast<int>(blockDim.x + 31) / 32;
@@ -243,6 +147,8 @@ __device__ __forceinline__ float block_sum(float v, float* scratch) {
   return warp_sum(lane < warps ? scratch[lane] : 0.0f);
 }
 
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ __forceinline__ float sigmoid(float x) {
+  return 1.0f / (1.0f + expf(-x));
+}
 
 }  // namespace spark::engine::cuda

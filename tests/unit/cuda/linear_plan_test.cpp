@@ -1,0 +1,107 @@
+// The cut of a product: what must not depend on the rows does not, and every launch fits its device.
+#include "engine/kernels/cuda/plan/linear_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "engine/kernels/cuda/plan/pack_plan.h"
+#include "engine/kernels/cuda/plan/tiles.h"
+
+namespace spark::engine::cuda {
+namespace {
+
+struct Shape {
+  int64_t out, in;
+  int bytes;
+  int64_t per_group = 0;
+};
+
+const std::vector<Shape>& shapes() {
+  static const std::vector<Shape> all = {
+      {1792, 5120, 1},   {8192, 1280, 1}, {5120, 2048, 1},       {32768, 1280, 1},      {5120, 8192, 1},
+      {25600, 6144, 1},  {6400, 6144, 1}, {5120, 15360, 1},      {576, 5120, 1},        {5120, 576, 1},
+      {384, 5120, 2},    {512, 5120, 2},  {32, 5120, 2},         {128, 512, 2},         {32320, 5120, 2},
+      {129280, 256, 2},  {1, 5376, 2},    {2048, 4096, 2, 1024}, {8192, 4096, 2, 1024}, {3072, 4096, 2, 1024},
+      {128, 128, 2, 32}, {64, 64, 2, 16}, {640, 128, 2},         {33, 96, 1},           {31, 32, 1},
+      {1, 160, 1}};
+  return all;
+}
+
+LinearShape shape_of(const Shape& s) {
+  return {.rows = s.out,
+          .cols = s.in,
+          .activation_bytes = s.bytes,
+          .rowwise = s.per_group > 0,
+          .rows_per_group = s.per_group};
+}
+
+const DeviceLimits kH200{};
+const DeviceLimits kGb10{.multiprocessors = 48, .shared_bytes = 99 * 1024};
+
+TEST(LinearPlan, SplitCoversTheColumnsOnce) {
+  for (const Shape& s : shapes()) {
+    const LinearSplit split = split_linear(shape_of(s));
+    EXPECT_EQ(split.blocks, ceil_div(s.in, 32));
+    EXPECT_GE(split.shards * split.shard_blocks, split.blocks);
+    EXPECT_EQ(split.shards & (split.shards - 1), 0);
+  }
+}
+
+TEST(LinearPlan, EveryLaunchFitsAndCoversTheRows) {
+  for (const DeviceLimits& device : {kH200, kGb10}) {
+    for (const Shape& s : shapes()) {
+      const LinearShape shape = shape_of(s);
+      const LinearSplit split = split_linear(shape);
+      for (int rows = 1; rows <= 200; ++rows) {
+        const LinearLaunch l = plan_linear(shape, split, rows, device);
+        EXPECT_LE(l.shared_bytes, device.shared_bytes);
+        EXPECT_EQ(l.row_warps * l.shard_warps, kLinearWarps);
+        EXPECT_LE(l.cluster, device.max_cluster);
+        EXPECT_GE(l.cluster * l.shard_warps, split.shards);
+        EXPECT_EQ(l.grid % l.cluster, 0);
+        EXPECT_GE(l.rows_per_launch, 8);
+        EXPECT_TRUE(l.persistent || l.grid == l.row_groups * l.cluster);
+        EXPECT_GE(int64_t{l.row_groups} * l.row_warps * l.row_tiles * kTileRows, s.out);
+        // A block whose partial sums take the place of its activations must not go on to another row group.
+        EXPECT_TRUE(!l.persistent || l.reduce_offset > 0);
+        const size_t activations = static_cast<size_t>(l.shard_warps * split.shard_blocks) *
+                                   activation_block_bytes(l.n_tiles, s.bytes);
+        EXPECT_LE(activations, l.ring_offset);
+        EXPECT_LE(l.ring_offset + kLinearWarps * kRingBytes, l.shared_bytes);
+        if (s.per_group > 0) {
+          EXPECT_EQ(s.per_group % (l.row_warps * l.row_tiles * kTileRows), 0);
+        }
+      }
+    }
+  }
+}
+
+TEST(LinearPlan, DecodeShapesUseMostOfTheDevice) {
+  for (const Shape& s :
+       {Shape{1792, 5120, 1}, Shape{8192, 1280, 1}, Shape{5120, 2048, 1}, Shape{384, 5120, 2}}) {
+    const LinearLaunch l = plan_linear(shape_of(s), split_linear(shape_of(s)), 6, kH200);
+    EXPECT_GE(l.grid, 96) << s.out;
+  }
+}
+
+TEST(PackPlan, TakesTheWindowWithTheFewestExceptions) {
+  std::vector<uint64_t> counts(257);
+  for (size_t e = 112; e <= 126; ++e) counts[e] = 1000;
+  counts[111] = 3;
+  counts[127] = 2;
+  counts[256] = 5;
+  const PackChoice choice = choose_exponent_base(counts);
+  EXPECT_EQ(choice.base, 111);
+  EXPECT_EQ(choice.exceptions, 5U);
+  EXPECT_TRUE(choice.worthwhile);
+  EXPECT_EQ(choice.unpack_scale, (127 + 111) << 7);
+}
+
+TEST(PackPlan, SpreadExponentsAreNotPacked) {
+  EXPECT_FALSE(choose_exponent_base(std::vector<uint64_t>(257, 10)).worthwhile);
+  EXPECT_FALSE(choose_exponent_base(std::vector<uint64_t>(257, 0)).worthwhile);
+}
+
+}  // namespace
+}  // namespace spark::engine::cuda

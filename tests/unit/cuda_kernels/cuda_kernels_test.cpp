@@ -1,0 +1,90 @@
+// The CUDA kernels and their backend, thread by thread on the CPU (tests/cuda_emulation): every kernel case
+// that is small enough, against the reference, whole and in pieces of the batch. What this cannot show is
+// races between threads that no barrier orders, and speed; benchmarks/gpu/run does both on a GPU.
+#include <gtest/gtest.h>
+
+#include "engine/kernels/cuda/cuda_backend.h"
+#include "engine/kernels/reference/reference_backend.h"
+#include "kernel_cases/cases.h"
+
+namespace spark::engine {
+namespace {
+
+using cases::Device;
+using cases::KernelCase;
+
+struct Devices {
+  std::unique_ptr<Backend> reference = make_reference_backend();
+  std::unique_ptr<Backend> cuda = make_cuda_backend({});
+  std::unique_ptr<Backend> packing = make_cuda_backend({.pack_rows_from = 1});
+  Device on_reference{*reference};
+  Device on_cuda{*cuda};
+  Device on_packing{*packing};
+};
+Devices& devices() {
+  static Devices all;
+  return all;
+}
+
+bool contains(const std::string& name, const char* part) {
+  return name.find(part) != std::string::npos;
+}
+
+// Cases of real widths take the emulator long; they run on the GPU, and here with
+// --gtest_also_run_disabled_tests.
+bool slow(const std::string& name) {
+  for (const char* part : {"real", "wide", "long", "many heads", "many rows", "x2304", "x1280", "borders",
+                           "experts/tiny", "wider", "all outputs"}) {
+    if (contains(name, part)) return true;
+  }
+  return false;
+}
+
+class CudaKernel : public testing::TestWithParam<KernelCase> {};
+class SlowCudaKernel : public testing::TestWithParam<KernelCase> {};
+class PackedCudaKernel : public testing::TestWithParam<KernelCase> {};
+
+TEST_P(CudaKernel, AgreesWithTheReferenceAndIsBatchInvariant) {
+  const cases::CaseResult result = check_case(GetParam(), devices().on_cuda, devices().on_reference);
+  EXPECT_TRUE(result.passed()) << result.trouble;
+}
+
+TEST_P(SlowCudaKernel, DISABLED_AgreesWithTheReferenceAndIsBatchInvariant) {
+  const cases::CaseResult result = check_case(GetParam(), devices().on_cuda, devices().on_reference);
+  EXPECT_TRUE(result.passed()) << result.trouble;
+}
+
+TEST_P(PackedCudaKernel, AgreesWithTheReference) {
+  const cases::CaseResult result = check_case(GetParam(), devices().on_packing, devices().on_reference);
+  EXPECT_TRUE(result.passed()) << result.trouble;
+}
+
+template <class Keep>
+std::vector<KernelCase> cases_that(const Keep& keep) {
+  std::vector<KernelCase> kept;
+  for (const KernelCase& c : cases::kernel_cases()) {
+    if (keep(c.name)) kept.push_back(c);
+  }
+  return kept;
+}
+
+std::string test_name(const testing::TestParamInfo<KernelCase>& info) {
+  std::string name;
+  for (const char c : info.param.name) name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaKernel,
+                         testing::ValuesIn(cases_that([](const std::string& n) { return !slow(n); })),
+                         test_name);
+INSTANTIATE_TEST_SUITE_P(All, SlowCudaKernel,
+                         testing::ValuesIn(cases_that([](const std::string& n) { return slow(n); })),
+                         test_name);
+INSTANTIATE_TEST_SUITE_P(All, PackedCudaKernel, testing::ValuesIn(cases_that([](const std::string& n) {
+                           return !slow(n) && (contains(n, "linear/bf16") || contains(n, "embed/") ||
+                                               contains(n, "draft/"));
+                         })),
+                         test_name);
+
+}  // namespace
+}  // namespace spark::engine
