@@ -65,8 +65,8 @@ void draft(Context& ctx, const DraftArgs& args) {
       const uint16_t* m = table + previous * rank;
       floats_from_bf16(m, rank, values + count * width);
       views[count] = {values + count * width, nullptr};
-      args.confidence[t] =
-          dot_bf16(args.x + t * args.hidden, proj, args.hidden) + dot_bf16(m, proj + args.hidden, rank);
+      const double x_part = dot_bf16(args.x + t * args.hidden, proj, args.hidden);
+      args.confidence[t] = static_cast<float>(x_part + dot_bf16(m, proj + args.hidden, rank));
       rows[count++] = t;
     }
     if (count == 0) return;

@@ -71,52 +71,58 @@ void quantise_row_simd(const uint16_t* x, int64_t n, uint8_t* codes, uint8_t* sc
   }
 }
 
-// Adds term(offset) over n elements (a multiple of 32) to the 64 lanes.
+// Adds term(offset) of n elements (a multiple of 32) to the 32 lanes.
 template <typename Term>
-HWY_INLINE float lane_sum(int64_t n, const Term& term) {
+HWY_INLINE double lane_sum(int64_t n, const Term& term) {
   LaneSums sums;
-  int64_t i = 0;
-  for (; i + static_cast<int64_t>(kSumLanes) <= n; i += kSumLanes) {
-    for (size_t v = 0; v < kSumVectors; ++v)
-      sums.v[v] = term.add(sums.v[v], i + static_cast<int64_t>(v * kLanes));
+  for (int64_t i = 0; i < n; i += kSumLanes) {
+#pragma GCC unroll 16
+    for (size_t v = 0; v < kSumVectors; v += 2) term.add(sums.v + v, i + static_cast<int64_t>(v * kDoubles));
   }
-  for (size_t v = 0; i < n; ++v, i += kLanes) sums.v[v] = term.add(sums.v[v], i);
   return sum_lanes(sums);
+}
+
+HWY_INLINE void add_products(VF a, VF b, VD* sums) {
+  sums[0] = hn::MulAdd(low_doubles(a), low_doubles(b), sums[0]);
+  sums[1] = hn::MulAdd(high_doubles(a), high_doubles(b), sums[1]);
+}
+HWY_INLINE void add_values(VF a, VD* sums) {
+  sums[0] = hn::Add(low_doubles(a), sums[0]);
+  sums[1] = hn::Add(high_doubles(a), sums[1]);
 }
 
 struct SquareBf16 {
   const uint16_t* x;
-  HWY_INLINE VF add(VF sum, int64_t i) const {
+  HWY_INLINE void add(VD* sums, int64_t i) const {
     const VF v = load_bf16(x + i);
-    return hn::MulAdd(v, v, sum);
+    add_products(v, v, sums);
   }
 };
 struct SquareF32 {
   const float* x;
-  HWY_INLINE VF add(VF sum, int64_t i) const {
+  HWY_INLINE void add(VD* sums, int64_t i) const {
     const VF v = load(x + i);
-    return hn::MulAdd(v, v, sum);
+    add_products(v, v, sums);
   }
 };
 struct ProductBf16 {
   const uint16_t* a;
   const uint16_t* b;
-  HWY_INLINE VF add(VF sum, int64_t i) const { return hn::MulAdd(load_bf16(a + i), load_bf16(b + i), sum); }
+  HWY_INLINE void add(VD* sums, int64_t i) const { add_products(load_bf16(a + i), load_bf16(b + i), sums); }
 };
 struct TripleBf16 {
   const uint16_t* h;
   const uint16_t* key;
   const uint16_t* q;
   const uint16_t* k;
-  HWY_INLINE VF add(VF sum, int64_t i) const {
+  HWY_INLINE void add(VD* sums, int64_t i) const {
     const VF w = hn::Mul(load_bf16(q + i), load_bf16(k + i));
-    const VF product = hn::Mul(hn::Mul(load_bf16(h + i), w), load_bf16(key + i));
-    return hn::Add(sum, product);
+    add_values(hn::Mul(hn::Mul(load_bf16(h + i), w), load_bf16(key + i)), sums);
   }
 };
 
-HWY_INLINE float reciprocal_root(float sum, int64_t n, float eps) {
-  const auto mean = static_cast<float>(static_cast<double>(sum) / static_cast<double>(n));
+HWY_INLINE float reciprocal_root(double sum, int64_t n, float eps) {
+  const auto mean = static_cast<float>(sum / static_cast<double>(n));
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(mean + eps)));
 }
 
@@ -141,29 +147,39 @@ HWY_INLINE void scale_row(const uint16_t* x, const uint16_t* weight, int64_t n, 
 
 void rms_norm_row_simd(const uint16_t* x, const uint16_t* weight, int64_t n, float eps, uint16_t* y,
                        uint8_t* codes, uint8_t* scales) {
-  const float sum = lane_sum(n, SquareBf16{x});
+  const double sum = lane_sum(n, SquareBf16{x});
   scale_row(x, weight, n, reciprocal_root(sum, n, eps), y, codes, scales);
 }
 
-float sum_of_squares_simd(const float* x, int64_t n) {
+double sum_of_squares_simd(const float* x, int64_t n) {
   return lane_sum(n, SquareF32{x});
 }
 
-float dot_bf16_simd(const uint16_t* a, const uint16_t* b, int64_t n) {
+double dot_bf16_simd(const uint16_t* a, const uint16_t* b, int64_t n) {
   const int64_t whole = n / 32 * 32;
-  float sum = lane_sum(whole, ProductBf16{a, b});
-  for (int64_t i = whole; i < n; ++i) sum += bf16_to_float(a[i]) * bf16_to_float(b[i]);
+  double sum = lane_sum(whole, ProductBf16{a, b});
+  for (int64_t i = whole; i < n; ++i)
+    sum += static_cast<double>(bf16_to_float(a[i])) * static_cast<double>(bf16_to_float(b[i]));
   return sum;
 }
+
+// The sum of a few FP32 vectors, rounded once.
+struct VectorSum {
+  VD low, high;
+  explicit HWY_INLINE VectorSum(VF first) : low(low_doubles(first)), high(high_doubles(first)) {}
+  HWY_INLINE void add(VF v) {
+    low = hn::Add(low, low_doubles(v));
+    high = hn::Add(high, high_doubles(v));
+  }
+  HWY_INLINE VF rounded() const { return to_floats(low, high); }
+};
 
 template <int S>
 HWY_INLINE VF weighted_streams(const uint16_t* h, const float* pre, int streams, int64_t hidden, int64_t d) {
   const int count = S > 0 ? S : streams;
-  VF sum = hn::Mul(set(pre[0]), load_bf16(h + d));
-  for (int k = 1; k < count; ++k) {
-    sum = hn::Add(sum, hn::Mul(set(pre[k]), load_bf16(h + k * hidden + d)));
-  }
-  return sum;
+  VectorSum sum(hn::Mul(set(pre[0]), load_bf16(h + d)));
+  for (int k = 1; k < count; ++k) sum.add(hn::Mul(set(pre[k]), load_bf16(h + k * hidden + d)));
+  return sum.rounded();
 }
 
 void collapse_row_simd(const uint16_t* h, const float* pre, const uint16_t* weight, int streams,
@@ -186,9 +202,9 @@ HWY_INLINE void expand_streams(const uint16_t* y, const float* post, const float
     for (int i = 0; i < S; ++i) old[i] = load_bf16(h + i * hidden + d);
 #pragma GCC unroll 8
     for (int j = 0; j < S; ++j) {
-      VF sum = hn::Mul(set(comb[j]), old[0]);
-      for (int i = 1; i < S; ++i) sum = hn::Add(sum, hn::Mul(set(comb[i * S + j]), old[i]));
-      store_bf16(hn::Add(hn::Mul(set(post[j]), yd), sum), h + j * hidden + d);
+      VectorSum sum(hn::Mul(set(comb[j]), old[0]));
+      for (int i = 1; i < S; ++i) sum.add(hn::Mul(set(comb[i * S + j]), old[i]));
+      store_bf16(hn::Add(hn::Mul(set(post[j]), yd), sum.rounded()), h + j * hidden + d);
     }
   }
 }
@@ -210,9 +226,9 @@ void expand_row_simd(const uint16_t* y, const float* post, const float* comb, in
 void mean_row_simd(const uint16_t* h, int streams, int64_t hidden, uint16_t* out) {
   const VF count = set(static_cast<float>(streams));
   for (int64_t d = 0; d < hidden; d += kLanes) {
-    VF sum = load_bf16(h + d);
-    for (int k = 1; k < streams; ++k) sum = hn::Add(sum, load_bf16(h + k * hidden + d));
-    store_bf16(hn::Div(sum, count), out + d);
+    VectorSum sum(load_bf16(h + d));
+    for (int k = 1; k < streams; ++k) sum.add(load_bf16(h + k * hidden + d));
+    store_bf16(hn::Div(sum.rounded(), count), out + d);
   }
 }
 
@@ -251,7 +267,7 @@ float gated_tile_simd(const float* a, const float* b, float limit, float weight,
     gate = hn::IfThenElse(hn::Gt(gate, high), high, gate);  // comparisons keep NaN, Min would not
     up = hn::IfThenElse(hn::Gt(up, high), high, up);
     up = hn::IfThenElse(hn::Lt(up, low), low, up);
-    const VF silu = hn::Div(gate, hn::Add(set(1.0F), exp_ps(hn::Neg(gate))));
+    const VF silu = hn::Div(gate, hn::Add(set(1.0F), exp_float(hn::Neg(gate))));
     hn::Store(round_bf16(hn::Mul(set(weight), hn::Mul(silu, up))), DF(), t + i);
   }
   const uint8_t scale = quantise_block(t, bytes);
@@ -310,10 +326,10 @@ void rms_norm_row(const uint16_t* x, const uint16_t* weight, int64_t n, float ep
                   uint8_t* codes, uint8_t* scales) {
   HWY_DYNAMIC_DISPATCH(rms_norm_row_simd)(x, weight, n, eps, y, codes, scales);
 }
-float sum_of_squares(const float* x, int64_t n) {
+double sum_of_squares(const float* x, int64_t n) {
   return HWY_DYNAMIC_DISPATCH(sum_of_squares_simd)(x, n);
 }
-float dot_bf16(const uint16_t* a, const uint16_t* b, int64_t n) {
+double dot_bf16(const uint16_t* a, const uint16_t* b, int64_t n) {
   return HWY_DYNAMIC_DISPATCH(dot_bf16_simd)(a, b, n);
 }
 void collapse_row(const uint16_t* h, const float* pre, const uint16_t* weight, int streams, int64_t hidden,

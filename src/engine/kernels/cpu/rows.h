@@ -23,10 +23,9 @@ void quantise_floats(const float* x, int64_t n, uint8_t* codes, uint8_t* scales)
 void rms_norm_row(const uint16_t* x, const uint16_t* weight, int64_t n, float eps, uint16_t* y,
                   uint8_t* codes, uint8_t* scales);
 
-// The sum of x^2 of BF16 or FP32 values, in the fixed order of 64 lanes.
-float sum_of_squares(const float* x, int64_t n);
-// The dot product of BF16 vectors in the order of 64 lanes; any n.
-float dot_bf16(const uint16_t* a, const uint16_t* b, int64_t n);
+// Sums in double, in the fixed order of 32 lanes: of x^2, and the dot product of BF16 vectors (any n).
+double sum_of_squares(const float* x, int64_t n);
+double dot_bf16(const uint16_t* a, const uint16_t* b, int64_t n);
 
 // mHC, one row of S streams. `u` may be null, codes may be null.
 void collapse_row(const uint16_t* h, const float* pre, const uint16_t* weight, int streams, int64_t hidden,
@@ -37,9 +36,9 @@ void mean_row(const uint16_t* h, int streams, int64_t hidden, uint16_t* out);
 
 // Sums of products for one stream of the Engram gate: sum h^2, sum key^2, sum h * w * key.
 struct EngramSums {
-  float h = 0;
-  float key = 0;
-  float dot = 0;
+  double h = 0;
+  double key = 0;
+  double dot = 0;
 };
 EngramSums engram_sums(const uint16_t* h, const uint16_t* key, const uint16_t* q_weight,
                        const uint16_t* k_weight, int64_t hidden);

@@ -1,10 +1,11 @@
 // Vectors of up to 16 floats, whatever the instruction set has, and the number formats in them. Included once
 // per target by the kernels (hence the toggling guard).
+#include <hwy/highway.h>
+
 #include <cstddef>
 #include <cstdint>
 
 #include "engine/kernels/cpu/simd_targets.h"
-#include <hwy/highway.h>
 
 #if defined(SPARK_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SPARK_CPU_SIMD_INL_H_
@@ -28,10 +29,17 @@ using DU8 = hn::Rebind<uint8_t, DF>;
 using VF = hn::Vec<DF>;
 using VU = hn::Vec<DU>;
 
+// Half as many doubles: sums whose last bits would show are formed in these.
+using DD = hn::Repartition<double, DF>;
+using DU64 = hn::Repartition<uint64_t, DF>;
+using DFHalf = hn::Half<DF>;
+using VD = hn::Vec<DD>;
+
 constexpr size_t kLanes = hn::MaxLanes(DF());
-// Sums along a row use 64 logical lanes on every target, see sum_lanes().
-constexpr size_t kSumLanes = 64;
-constexpr size_t kSumVectors = kSumLanes / kLanes;
+constexpr size_t kDoubles = kLanes / 2;
+// Sums along a row use 32 logical lanes on every target, see sum_lanes().
+constexpr size_t kSumLanes = 32;
+constexpr size_t kSumVectors = kSumLanes / kDoubles;
 
 HWY_INLINE VF set(float x) {
   return hn::Set(DF(), x);
@@ -97,50 +105,65 @@ HWY_INLINE VU encode_e4m3(VF v) {
   return hn::Or(sign, hn::IfThenElse(is_small, small, normal));
 }
 
-// 2^k for k in -126 .. 127, one per lane.
-HWY_INLINE VF power_of_two(hn::Vec<DI> k) {
-  return hn::BitCast(DF(), hn::ShiftLeft<23>(hn::Add(k, hn::Set(DI(), 127))));
+HWY_INLINE VD set_double(double x) {
+  return hn::Set(DD(), x);
+}
+HWY_INLINE VD low_doubles(VF v) {
+  return hn::PromoteTo(DD(), hn::LowerHalf(DFHalf(), v));
+}
+HWY_INLINE VD high_doubles(VF v) {
+  return hn::PromoteTo(DD(), hn::UpperHalf(DFHalf(), v));
+}
+HWY_INLINE VF to_floats(VD low, VD high) {
+  return hn::Combine(DF(), hn::DemoteTo(DFHalf(), high), hn::DemoteTo(DFHalf(), low));
+}
+HWY_INLINE VD load_doubles(const float* p) {
+  return hn::PromoteTo(DD(), hn::LoadU(DFHalf(), p));
 }
 
-// exp to 1 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, Taylor series to r^7 (truncation 6e-9), then 2^n in two
-// steps so that results near the ends of the range are right. exp(-inf) = 0; NaN stays NaN.
-HWY_INLINE VF exp_ps(VF x) {
-  const VF clamped = hn::Min(hn::Max(x, set(-105.0F)), set(89.0F));
-  const VF n = hn::Round(hn::Mul(clamped, set(1.44269504F)));
-  VF r = hn::NegMulAdd(n, set(0.693145752F), clamped);  // ln 2 in two parts, the first of 16 bits
-  r = hn::NegMulAdd(n, set(1.42860682e-6F), r);
-  VF p = hn::MulAdd(r, set(1.0F / 5040), set(1.0F / 720));
-  p = hn::MulAdd(r, p, set(1.0F / 120));
-  p = hn::MulAdd(r, p, set(1.0F / 24));
-  p = hn::MulAdd(r, p, set(1.0F / 6));
-  p = hn::MulAdd(r, p, set(0.5F));
-  const VF tail = hn::MulAdd(hn::Mul(r, r), p, r);
-  const VF e = hn::Add(set(1.0F), tail);
-  const auto k = hn::ConvertTo(DI(), n);
-  const auto k1 = hn::ShiftRight<1>(k);
-  const VF result = hn::Mul(hn::Mul(e, power_of_two(k1)), power_of_two(hn::Sub(k, k1)));
-  return hn::IfThenElse(hn::Ne(x, x), x, result);
+// exp in double for arguments of FP32 results: x = n ln 2 + r, |r| <= ln 2 / 2, Taylor series to r^10
+// (truncation 2e-13). n comes out of an addition that leaves it in the low bits.
+HWY_INLINE VD exp_double(VD x) {
+  const VD clamped = hn::Min(hn::Max(x, set_double(-120.0)), set_double(100.0));
+  const VD shifted = hn::MulAdd(clamped, set_double(1.4426950408889634), set_double(0x1.8p52));
+  const VD n = hn::Sub(shifted, set_double(0x1.8p52));
+  VD r = hn::NegMulAdd(n, set_double(0x1.62e42feep-1), clamped);  // ln 2 in two parts, the first of 32 bits
+  r = hn::NegMulAdd(n, set_double(1.9082149292705877e-10), r);
+  VD p = hn::MulAdd(r, set_double(1.0 / 3628800), set_double(1.0 / 362880));
+  p = hn::MulAdd(r, p, set_double(1.0 / 40320));
+  p = hn::MulAdd(r, p, set_double(1.0 / 5040));
+  p = hn::MulAdd(r, p, set_double(1.0 / 720));
+  p = hn::MulAdd(r, p, set_double(1.0 / 120));
+  p = hn::MulAdd(r, p, set_double(1.0 / 24));
+  p = hn::MulAdd(r, p, set_double(1.0 / 6));
+  p = hn::MulAdd(r, p, set_double(0.5));
+  p = hn::MulAdd(r, p, set_double(1.0));
+  p = hn::MulAdd(r, p, set_double(1.0));
+  const DU64 du;
+  const auto bits = hn::Add(hn::BitCast(du, p), hn::ShiftLeft<52>(hn::BitCast(du, shifted)));
+  return hn::IfThenElse(hn::Ne(x, x), x, hn::BitCast(DD(), bits));
 }
-HWY_INLINE VF sigmoid(VF x) {
-  return hn::Div(set(1.0F), hn::Add(set(1.0F), exp_ps(hn::Neg(x))));
+// The FP32 value nearest to exp(x) but for one case in a hundred thousand; exp(-inf) = 0, NaN stays NaN.
+HWY_INLINE VF exp_float(VF x) {
+  return to_floats(exp_double(low_doubles(x)), exp_double(high_doubles(x)));
 }
 
-// The sum of 64 lanes in a fixed tree, the same for every vector width.
+// The sum of 32 lanes in a fixed tree, the same for every vector width.
 struct LaneSums {
-  VF v[kSumVectors];
+  VD v[kSumVectors];
   HWY_INLINE LaneSums() {
-    for (size_t i = 0; i < kSumVectors; ++i) v[i] = zero();
+    for (size_t i = 0; i < kSumVectors; ++i) v[i] = hn::Zero(DD());
   }
 };
-HWY_INLINE float sum_lanes(const LaneSums& sums) {
-  HWY_ALIGN float lanes[16];
-  constexpr size_t kPerSixteen = 16 / kLanes;
-  for (size_t i = 0; i < kPerSixteen; ++i) {
-    const VF a = hn::Add(sums.v[i], sums.v[i + kPerSixteen]);
-    const VF b = hn::Add(sums.v[i + 2 * kPerSixteen], sums.v[i + 3 * kPerSixteen]);
-    hn::Store(hn::Add(a, b), DF(), lanes + i * kLanes);
+HWY_INLINE double sum_lanes(const LaneSums& sums) {
+  HWY_ALIGN double lanes[8];
+  constexpr size_t kPerEight = 8 / kDoubles;
+  for (size_t i = 0; i < kPerEight; ++i) {
+    const VD a = hn::Add(sums.v[i], sums.v[i + kPerEight]);
+    const VD b = hn::Add(sums.v[i + 2 * kPerEight], sums.v[i + 3 * kPerEight]);
+    hn::Store(hn::Add(a, b), DD(), lanes + i * kDoubles);
   }
-  for (size_t half = 8; half > 0; half /= 2) {
+  for (size_t half = 4; half > 0; half /= 2) {
     for (size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
   }
   return lanes[0];

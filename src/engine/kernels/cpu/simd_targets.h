@@ -6,9 +6,9 @@
 // which has no fused multiply-add, may differ in last bits.
 #pragma once
 
-#include <cstdint>
-
 #include <hwy/detect_compiler_arch.h>
+
+#include <cstdint>
 
 // Highway avoids its emulation on GCC before 12.3 because of GCC bug 106322, which miscompiles the upper
 // halves of products; no kernel here forms any, and the tests run every target.

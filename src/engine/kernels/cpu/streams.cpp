@@ -56,29 +56,29 @@ void mhc_mix(Context& ctx, const MhcMixArgs& args) {
   const int64_t rows = args.rows;
   const RowView* views = rows_from_bf16(ctx, args.h, rows, width);
   const int64_t chunks = (fn.blocks + kMixChunkBlocks - 1) / kMixChunkBlocks;
-  auto* sums = ctx.results.get<float>(static_cast<size_t>(chunks * padded_rows(rows) * kTile));
-  const double cost = static_cast<double>(rows * width * kTile) / 24;
+  auto* sums = ctx.results.get<double>(static_cast<size_t>(chunks * padded_rows(rows) * kTile));
+  const double cost = static_cast<double>(rows * width * kTile) / 12;
   // Tasks: groups of rows times chunks of inputs.
   const int64_t groups = (rows + kRowGroup - 1) / kRowGroup;
   ctx.pool.run(groups * chunks, cost, [&](int64_t task, int) {
     const int64_t chunk = task % chunks;
     const int64_t first = task / chunks * kRowGroup;
     const int64_t begin = chunk * kMixChunkBlocks;
-    tile_product(fn, 0, views + first, std::min<int64_t>(kRowGroup, rows - first), begin,
-                 std::min(begin + kMixChunkBlocks, fn.blocks),
-                 sums + (chunk * padded_rows(rows) + first) * kTile);
+    tile_product_double(fn, 0, views + first, std::min<int64_t>(kRowGroup, rows - first), begin,
+                        std::min(begin + kMixChunkBlocks, fn.blocks),
+                        sums + (chunk * padded_rows(rows) + first) * kTile);
   });
   ctx.pool.run(rows, static_cast<double>(rows * (width / 16 + 1000)), [&](int64_t m, int) {
-    float mix[kTile];
-    std::copy_n(sums + m * kTile, kTile, mix);
+    double total[kTile];
+    std::copy_n(sums + m * kTile, kTile, total);
     for (int64_t chunk = 1; chunk < chunks; ++chunk) {
-      const float* more = sums + (chunk * padded_rows(rows) + m) * kTile;
-      for (int n = 0; n < kTile; ++n) mix[n] += more[n];
+      const double* more = sums + (chunk * padded_rows(rows) + m) * kTile;
+      for (int n = 0; n < kTile; ++n) total[n] += more[n];
     }
-    const float squares = sum_of_squares(views[m].x, width);
-    const auto mean = static_cast<float>(static_cast<double>(squares) / static_cast<double>(width));
+    const auto mean = static_cast<float>(sum_of_squares(views[m].x, width) / static_cast<double>(width));
     const auto root = static_cast<float>(1.0 / std::sqrt(static_cast<double>(mean + args.norm_eps)));
-    for (float& value : mix) value *= root;
+    float mix[kTile];
+    for (int n = 0; n < kTile; ++n) mix[n] = static_cast<float>(total[n]) * root;
     mhc_coefficients(mix, args.scale, args.base, streams, args.iterations, args.eps, args.pre + m * streams,
                      args.post + m * streams, args.comb + m * streams * streams);
   });
@@ -135,12 +135,12 @@ namespace {
 
 float gate_of(const EngramSums& sums, int64_t hidden, float eps) {
   const auto n = static_cast<double>(hidden);
-  const auto root_of = [&](float squares) {
-    const auto mean = static_cast<float>(static_cast<double>(squares) / n);
+  const auto root_of = [&](double squares) {
+    const auto mean = static_cast<float>(squares / n);
     return static_cast<float>(1.0 / std::sqrt(static_cast<double>(mean + eps)));
   };
   const float rs = root_of(sums.h) * root_of(sums.key);
-  const float dot = sums.dot * rs * static_cast<float>(1.0 / std::sqrt(n));
+  const float dot = static_cast<float>(sums.dot) * rs * static_cast<float>(1.0 / std::sqrt(n));
   const float magnitude = std::sqrt(std::max(std::fabs(dot), 1e-6F));
   return static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(std::copysign(magnitude, dot)))));
 }

@@ -197,27 +197,62 @@ struct Bf16 {
   }
 };
 
-struct F32 {
-  static constexpr int64_t kBlockBytes = kTile * kBlock * 4;
-  static constexpr int64_t kScaleBytes = 0;
-  static constexpr float kFactor = 1.0F;
-  static constexpr bool kScaled = false;
-  template <int M, int V>
-  static HWY_INLINE void block(const uint8_t* data, size_t lane, const float* const* x, int64_t k,
-                               Sums<M, V>& sums) {
-    const auto* values = reinterpret_cast<const float*>(data) + lane;
-#pragma GCC unroll 16
-    for (int i = 0; i < kBlock; ++i, values += kTile) {
-      VF w[V];
+// M rows against V vectors of outputs of an F32 tile, from `lane` on.
+template <int M, int V>
+HWY_INLINE void double_columns(const float* values, size_t lane, const float* const* x, int64_t count,
+                               double* out) {
+  VD sums[M][V];
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) w[v] = load(values + static_cast<size_t>(v) * kLanes);
-      accumulate<M, V>(w, x, k + i, sums);
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) sums[m][v] = hn::Zero(DD());
+  }
+#pragma GCC unroll 4
+  for (int64_t k = 0; k < count; ++k) {
+    VD w[V];
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v)
+      w[v] = load_doubles(values + k * kTile + lane + static_cast<size_t>(v) * kDoubles);
+#pragma GCC unroll 4
+    for (int m = 0; m < M; ++m) {
+      const VD xk = set_double(static_cast<double>(x[m][k]));
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) sums[m][v] = hn::MulAdd(w[v], xk, sums[m][v]);
     }
   }
-  static HWY_INLINE VF scale(const uint8_t*, size_t) {
-    return set(1.0F);
+#pragma GCC unroll 4
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v)
+      hn::StoreU(sums[m][v], DD(), out + m * kTile + lane + static_cast<size_t>(v) * kDoubles);
   }
-};
+}
+
+// mHC has 24 outputs: three vectors of 8 instead of four.
+template <int M>
+HWY_NOINLINE void double_rows(const float* values, const RowView* rows, int64_t first, int64_t count,
+                              size_t outputs, double* out) {
+  const float* x[M];
+  for (int m = 0; m < M; ++m) x[m] = rows[m].x + first;
+  for (int i = 0; i < M * kTile; ++i) out[i] = 0;
+  if (kDoubles == 8 && outputs <= 24) {
+    double_columns<M, 3>(values, 0, x, count, out);
+  } else {
+    for (size_t lane = 0; lane < outputs; lane += 2 * kDoubles)
+      double_columns<M, 2>(values, lane, x, count, out);
+  }
+}
+
+void tile_product_double_simd(const uint8_t* data, const RowView* rows, int64_t count, int64_t first,
+                              int64_t last, int64_t outputs, double* out) {
+  const auto* values = reinterpret_cast<const float*>(data) + first * kBlock * kTile;
+  const int64_t inputs = (last - first) * kBlock;
+  const auto lanes = static_cast<size_t>(outputs);
+  int64_t m = 0;
+  for (; m + 4 <= count; m += 4)
+    double_rows<4>(values, rows + m, first * kBlock, inputs, lanes, out + m * kTile);
+  for (; m < count; ++m) double_rows<1>(values, rows + m, first * kBlock, inputs, lanes, out + m * kTile);
+}
 
 // Adds a block's sums, scaled, to the totals.
 template <typename Format, int M, int V>
@@ -331,7 +366,7 @@ void tile_product_simd(WeightFormat format, const uint8_t* data, const uint8_t* 
     case WeightFormat::kBf16:
       return all_rows<Bf16>(source, rows, count, first, last, out);
     case WeightFormat::kF32:
-      return all_rows<F32>(source, rows, count, first, last, out);
+      return;  // tile_product_double_simd
   }
 }
 
@@ -342,9 +377,26 @@ HWY_AFTER_NAMESPACE();
 namespace spark::engine::cpu {
 
 HWY_EXPORT(tile_product_simd);
+HWY_EXPORT(tile_product_double_simd);
+
+void tile_product_double(const PackedWeight& weight, int64_t tile, const RowView* rows, int64_t count,
+                         int64_t first, int64_t last, double* out) {
+  HWY_DYNAMIC_DISPATCH(tile_product_double_simd)
+  (weight.tile_data(tile), rows, count, first, last, std::min<int64_t>(kTile, weight.rows - tile * kTile),
+   out);
+}
 
 void tile_product(const PackedWeight& weight, int64_t tile, const RowView* rows, int64_t count, int64_t first,
                   int64_t last, float* out) {
+  if (weight.format == WeightFormat::kF32) {
+    double sums[kRowGroup * kTile];
+    for (int64_t m = 0; m < count; m += kRowGroup) {
+      const int64_t group = std::min<int64_t>(kRowGroup, count - m);
+      tile_product_double(weight, tile, rows + m, group, first, last, sums);
+      for (int64_t i = 0; i < group * kTile; ++i) out[m * kTile + i] = static_cast<float>(sums[i]);
+    }
+    return;
+  }
   const uint8_t* scales = weight.scales.as<uint8_t>();
   if (weight.format == WeightFormat::kFp8) scales += tile * weight.blocks * 4;
   if (weight.format == WeightFormat::kFp4) scales += tile * weight.blocks * kTile;

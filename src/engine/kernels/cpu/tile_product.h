@@ -3,7 +3,8 @@
 // For every row m and output n of the tile
 //   out[m][n] = sum over blocks b in order of ( sum over k of the block, in order, of x[m][k] * w[n][k] )
 //               * scale[m][b] * (scale of the weight's block)
-// in FP32, products fused into the sums. Neither the number of rows nor the vector width changes the order.
+// in FP32; products of FP8, FP4 and BF16 values are exact. F32 weights: see below. Neither the number of rows
+// nor the vector width changes the order.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,12 @@ constexpr int64_t padded_rows(int64_t rows) {
 void tile_product(const PackedWeight& weight, int64_t tile, const RowView* rows, int64_t count, int64_t first,
                   int64_t last, float* out);
 
-// The same for FP4 codes that lie elsewhere: `words` [blocks][4][32], `scales` [blocks][32].
+// For F32 weights, whose products FP32 cannot hold: exact products summed in double, out [m][32] doubles.
+// tile_product() rounds these once.
+void tile_product_double(const PackedWeight& weight, int64_t tile, const RowView* rows, int64_t count,
+                         int64_t first, int64_t last, double* out);
+
+// tile_product() for FP4 codes that lie elsewhere: `words` [blocks][4][32], `scales` [blocks][32].
 void tile_product_fp4(const uint32_t* words, const uint8_t* scales, int64_t blocks, const RowView* rows,
                       int64_t count, float* out);
 

@@ -205,8 +205,8 @@ void pool_pair_simd(const float* kv0, const float* score0, const float* kv1, con
     const VF s0 = load(score0 + c);
     const VF s1 = load(score1 + c);
     const VF largest = hn::IfThenElse(hn::Lt(s0, s1), s1, s0);
-    const VF e0 = exp_ps(hn::Sub(s0, largest));
-    const VF e1 = exp_ps(hn::Sub(s1, largest));
+    const VF e0 = exp_float(hn::Sub(s0, largest));
+    const VF e1 = exp_float(hn::Sub(s1, largest));
     const VF sum = hn::Add(e0, e1);
     const VF first = hn::Mul(hn::Div(e0, sum), load(kv0 + c));
     store_bf16(hn::Add(first, hn::Mul(hn::Div(e1, sum), load(kv1 + c))), pooled + c);
@@ -231,8 +231,19 @@ HWY_INLINE Matrix4 transposed(const Matrix4& a) {
            hn::BitCast(d, hn::InterleaveLower(d64, high01, high23)),
            hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23))}};
 }
+// The sum of the four rows, in double and rounded once.
 HWY_INLINE V4 sum_of_rows(const Matrix4& a) {
-  return hn::Add(hn::Add(hn::Add(a.r[0], a.r[1]), a.r[2]), a.r[3]);
+  const D4 d;
+  const hn::FixedTag<float, 2> half;
+  const hn::FixedTag<double, 2> wide;
+  auto low = hn::PromoteTo(wide, hn::LowerHalf(half, a.r[0]));
+  auto high = hn::PromoteTo(wide, hn::UpperHalf(half, a.r[0]));
+#pragma GCC unroll 4
+  for (int i = 1; i < 4; ++i) {
+    low = hn::Add(low, hn::PromoteTo(wide, hn::LowerHalf(half, a.r[i])));
+    high = hn::Add(high, hn::PromoteTo(wide, hn::UpperHalf(half, a.r[i])));
+  }
+  return hn::Combine(d, hn::DemoteTo(half, high), hn::DemoteTo(half, low));
 }
 HWY_INLINE void divide_by_column_sums(Matrix4& a, V4 eps) {
   const V4 divisor = hn::Add(sum_of_rows(a), eps);
@@ -261,9 +272,10 @@ HWY_INLINE void sinkhorn4(float* comb, int iterations, float eps) {
 
 HWY_INLINE void divide_lines(float* c, int size, int outer_step, int inner_step, float eps) {
   for (int o = 0; o < size; ++o) {
-    float sum = 0;
-    for (int i = 0; i < size; ++i) sum += c[o * outer_step + i * inner_step];
-    for (int i = 0; i < size; ++i) c[o * outer_step + i * inner_step] /= sum + eps;
+    double sum = 0;
+    for (int i = 0; i < size; ++i) sum += static_cast<double>(c[o * outer_step + i * inner_step]);
+    const float divisor = static_cast<float>(sum) + eps;
+    for (int i = 0; i < size; ++i) c[o * outer_step + i * inner_step] /= divisor;
   }
 }
 
@@ -291,12 +303,13 @@ void mhc_coefficients_simd(float* m, const float* scale, const float* base, int 
     const float largest = *std::max_element(logits, logits + streams);
     for (int j = 0; j < streams; ++j) logits[j] -= largest;
   }
-  for (int i = 0; i < static_cast<int>(padded(mixes)); i += static_cast<int>(kLanes))
-    store(exp_ps(load(m + i)), m + i);
+  HWY_ALIGN double e[kTile];
+  for (size_t i = 0; i < kTile; i += kDoubles) hn::Store(exp_double(load_doubles(m + i)), DD(), e + i);
   for (int k = 0; k < streams; ++k) {
-    pre[k] = 1.0F / (1.0F + m[k]) + eps;
-    post[k] = 2.0F * (1.0F / (1.0F + m[streams + k]));
+    pre[k] = static_cast<float>(1.0 / (1.0 + e[k])) + eps;
+    post[k] = 2.0F * static_cast<float>(1.0 / (1.0 + e[streams + k]));
   }
+  for (int i = 2 * streams; i < mixes; ++i) m[i] = static_cast<float>(e[i]);
   std::copy_n(m + 2 * streams, streams * streams, comb);
   if (streams == 4) {
     sinkhorn4(comb, iterations, eps);
