@@ -62,26 +62,42 @@ Point corner(FabricShape shape, int64_t rank) {
   return kAt[static_cast<size_t>(rank)];
 }
 
-// Middle of a port's square. An end whose port is unknown is drawn where the convention puts it.
-Point port_at(FabricShape shape, const CableEnd& end, int conventional) {
-  const Point box = corner(shape, end.rank);
+constexpr double kPortHalf = 14;
+
+// Ports face the middle of the picture, so that no cable crosses a machine.
+bool in_upper_row(FabricShape shape, int64_t rank) {
+  return corner(shape, rank).y < 200;
+}
+
+double port_middle(FabricShape shape, int64_t rank) {
+  const double top = corner(shape, rank).y;
+  return in_upper_row(shape, rank) ? top + kBoxHeight - kPortHalf : top + kPortHalf;
+}
+
+double port_x(FabricShape shape, int64_t rank, int port) {
+  return corner(shape, rank).x + (port == 0 ? 60 : kBoxWidth - 60);
+}
+
+// Where a cable leaves a port. An end whose port is unknown is drawn where the convention puts it.
+Point socket(FabricShape shape, const CableEnd& end, int conventional) {
   const int port = end.port < 0 ? conventional : end.port;
-  return {box.x + (port == 0 ? 60 : kBoxWidth - 60), box.y + kBoxHeight - 30};
+  const double side = in_upper_row(shape, end.rank) ? kPortHalf : -kPortHalf;
+  return {port_x(shape, end.rank, port), port_middle(shape, end.rank) + side};
 }
 
 std::string machine(FabricShape shape, const CableEnd& end) {
   const Point at = corner(shape, end.rank);
+  const double text_top = at.y + (in_upper_row(shape, end.rank) ? 28 : 64);
   std::string svg = "  <rect x=\"" + number(at.x) + "\" y=\"" + number(at.y) + "\" width=\"" +
                     number(kBoxWidth) + "\" height=\"" + number(kBoxHeight) +
                     "\" rx=\"10\" fill=\"#f4f4f0\" stroke=\"#444\"/>\n";
-  svg += text_at({at.x + 14, at.y + 28}, end.node, "font-weight=\"bold\" font-size=\"18\"");
-  svg +=
-      text_at({at.x + 14, at.y + 48}, "rank " + std::to_string(end.rank) + (end.rank == 0 ? ", head" : ""));
+  svg += text_at({at.x + 14, text_top}, end.node, "font-weight=\"bold\" font-size=\"18\"");
+  svg += text_at({at.x + 14, text_top + 20},
+                 "rank " + std::to_string(end.rank) + (end.rank == 0 ? ", head" : ""));
   for (const int port : {0, 1}) {
-    const double x = at.x + (port == 0 ? 60 : kBoxWidth - 60);
-    const double y = at.y + kBoxHeight - 30;
-    svg += "  <rect x=\"" + number(x - 30) + "\" y=\"" + number(y - 14) +
-           "\" width=\"60\" height=\"28\" rx=\"3\" fill=\"#fff\" stroke=\"#444\"/>\n";
+    const double x = port_x(shape, end.rank, port), y = port_middle(shape, end.rank);
+    svg += "  <rect x=\"" + number(x - 30) + "\" y=\"" + number(y - kPortHalf) + "\" width=\"60\" height=\"" +
+           number(2 * kPortHalf) + "\" rx=\"3\" fill=\"#fff\" stroke=\"#444\"/>\n";
     svg += text_at({x, y + 5}, "port " + std::to_string(port), "text-anchor=\"middle\"");
   }
   return svg;
@@ -108,15 +124,17 @@ std::string layout_svg(const FabricLayout& layout) {
   for (const Cable& cable : layout.cables) svg += machine(layout.shape, cable.a);
   for (size_t i = 0; i < layout.cables.size(); ++i) {
     const Cable& cable = layout.cables[i];
-    const Point from = port_at(layout.shape, cable.a, 0);
-    const Point to = port_at(layout.shape, cable.b, 1);
-    // Ports lie low on the machines; the bow keeps a cable off the boxes and off its neighbours.
-    const Point bow = {(from.x + to.x) / 2 + (450 - (from.x + to.x) / 2) * 0.3,
-                       (from.y + to.y) / 2 + (cable.a.rank == 0 && from.y == to.y ? 90 : 50)};
-    svg += "  <path d=\"M " + number(from.x) + " " + number(from.y + 14) + " Q " + number(bow.x) + " " +
-           number(bow.y) + " " + number(to.x) + " " + number(to.y + 14) + "\" fill=\"none\" stroke=\"" +
+    const Point from = socket(layout.shape, cable.a, 0);
+    const Point to = socket(layout.shape, cable.b, 1);
+    // Between machines of one row the cable bows towards the middle of the picture.
+    const double bend = from.y != to.y ? 0 : in_upper_row(layout.shape, cable.a.rank) ? 110 : -110;
+    const Point bow = {(from.x + to.x) / 2, (from.y + to.y) / 2 + bend};
+    svg += "  <path d=\"M " + number(from.x) + " " + number(from.y) + " Q " + number(bow.x) + " " +
+           number(bow.y) + " " + number(to.x) + " " + number(to.y) + "\" fill=\"none\" stroke=\"" +
            kColours[i % kColours.size()] + "\" stroke-width=\"4\"/>\n";
-    const Point middle = {(from.x + 2 * bow.x + to.x) / 4, (from.y + 2 * bow.y + to.y) / 4 + 14};
+    // The number stands nearer to the first end, where no other cable crosses.
+    const Point middle = {0.4225 * from.x + 0.455 * bow.x + 0.1225 * to.x,
+                          0.4225 * from.y + 0.455 * bow.y + 0.1225 * to.y};
     svg += "  <circle cx=\"" + number(middle.x) + "\" cy=\"" + number(middle.y) + "\" r=\"13\" fill=\"" +
            kColours[i % kColours.size()] + "\"/>\n";
     svg += text_at({middle.x, middle.y + 5}, std::to_string(i + 1),

@@ -12,6 +12,8 @@ namespace {
 constexpr double kGibibyte = 1024.0 * 1024 * 1024;
 // Measurements stop when less than this is left above the steady guard.
 constexpr int64_t kMarginGib = 1;
+// Settings change by at most their whole; a machine to buy and cable is the last resort.
+constexpr double kAnotherMachine = 10;
 constexpr int64_t kKvStep = int64_t{1} << 26;
 constexpr int64_t kContextStep = 4096;
 constexpr int64_t kMinContext = 4096;
@@ -156,6 +158,7 @@ class ChangeFinder {
       if (!fits(changed)) return;
     }
     add("engine.nodes", request_.ranks, changed.ranks, "every rank holds less of the weights");
+    changes_.back().size = kAnotherMachine;
   }
 
   const PlanRequest& request_;
