@@ -17,7 +17,8 @@ constexpr int kRatio = 2;
 constexpr int kIndexHeads = 32;
 constexpr int kIndexWidth = 128;
 
-std::vector<uint8_t> random_records(Random& random, int64_t records, int codes, int scales, bool fp8, bool e4m3_scales) {
+std::vector<uint8_t> random_records(Random& random, int64_t records, int codes, int scales, bool fp8,
+                                    bool e4m3_scales) {
   std::vector<uint8_t> bytes(static_cast<size_t>(records * (codes + scales)));
   size_t at = 0;
   for (int64_t r = 0; r < records; ++r) {
@@ -66,26 +67,30 @@ AttentionInputs make_inputs(CudaBackend& backend, int rows) {
   in.sink = place(backend, std::vector<float>(kHeads, 0.5F));
   in.angles = place(backend, std::vector<float>(static_cast<size_t>(rows) * kPairs * 2, 0.7F));
   in.o = reserve<uint16_t>(backend, int64_t{rows} * kHeads * kWidth);
-  for (int i = 0; i < 4; ++i) in.selections.push_back(make_selection(backend, rows, kContext / kRatio - 8, kSelected));
-  in.index = {.step = in.steps.step,
-              .heads = kIndexHeads,
-              .width = kIndexWidth,
-              .ratio = kRatio,
-              .top_k = kSelected,
-              .q_packed = reserve<uint8_t>(backend, int64_t{rows} * kIndexHeads * kIndexWidth / 2),
-              .q_scales = place(backend, std::vector<uint8_t>(static_cast<size_t>(rows) * kIndexHeads * 4, 124)),
-              .head_weight = random_bf16(backend, int64_t{rows} * kIndexHeads, 1, 22),
-              .weight_factor = 1.0F / 64,
-              .key_cache = in.caches.keys,
-              .max_entries = kContext / kRatio,
-              .selected = reserve<int32_t>(backend, int64_t{rows} * kSelected)};
-  backend.fill_random(const_cast<uint8_t*>(in.index.q_packed), int64_t{rows} * kIndexHeads * kIndexWidth / 2, 23);
+  for (int i = 0; i < 4; ++i)
+    in.selections.push_back(make_selection(backend, rows, kContext / kRatio - 8, kSelected));
+  in.index = {
+      .step = in.steps.step,
+      .heads = kIndexHeads,
+      .width = kIndexWidth,
+      .ratio = kRatio,
+      .top_k = kSelected,
+      .q_packed = reserve<uint8_t>(backend, int64_t{rows} * kIndexHeads * kIndexWidth / 2),
+      .q_scales = place(backend, std::vector<uint8_t>(static_cast<size_t>(rows) * kIndexHeads * 4, 124)),
+      .head_weight = random_bf16(backend, int64_t{rows} * kIndexHeads, 1, 22),
+      .weight_factor = 1.0F / 64,
+      .key_cache = in.caches.keys,
+      .max_entries = kContext / kRatio,
+      .selected = reserve<int32_t>(backend, int64_t{rows} * kSelected)};
+  backend.fill_random(const_cast<uint8_t*>(in.index.q_packed), int64_t{rows} * kIndexHeads * kIndexWidth / 2,
+                      23);
   return in;
 }
 
 double time_attention(CudaBackend& backend, const AttentionInputs& in) {
   size_t turn = 0;
-  return backend.time_graph(
+  return time_graph(
+      backend,
       [&] {
         backend.sparse_attention({.step = in.steps.step,
                                   .heads = kHeads,
@@ -106,7 +111,8 @@ double time_attention(CudaBackend& backend, const AttentionInputs& in) {
 }
 
 double time_index(CudaBackend& backend, const AttentionInputs& in) {
-  return backend.time_graph([&] { backend.index_select(in.index); }, 20, 5);
+  return time_graph(
+      backend, [&] { backend.index_select(in.index); }, 20, 5);
 }
 
 }  // namespace
@@ -116,13 +122,15 @@ Caches make_caches(engine::Backend& backend, int sequences, int context, int rat
   const int table_stride = (context + 255) / 256 + 1;
   const int per_block = 256 / ratio;
   Caches caches;
-  caches.window = paged(backend, sequences, table_stride, 256, engine::window_record_bytes(kWidth), 2 * sequences,
-                        random_records(random, int64_t{512} * sequences, kWidth, kWidth / 32, true, false));
+  caches.window =
+      paged(backend, sequences, table_stride, 256, engine::window_record_bytes(kWidth), 2 * sequences,
+            random_records(random, int64_t{512} * sequences, kWidth, kWidth / 32, true, false));
   const int64_t blocks = int64_t{table_stride} * sequences;
   caches.main = paged(backend, sequences, table_stride, per_block, engine::main_record_bytes(kWidth), blocks,
                       random_records(random, blocks * per_block, kWidth / 2, kWidth / 16, false, true));
-  caches.keys = paged(backend, sequences, table_stride, per_block, engine::index_key_record_bytes(kIndexWidth), blocks,
-                      random_records(random, blocks * per_block, kIndexWidth / 2, kIndexWidth / 32, false, false));
+  caches.keys =
+      paged(backend, sequences, table_stride, per_block, engine::index_key_record_bytes(kIndexWidth), blocks,
+            random_records(random, blocks * per_block, kIndexWidth / 2, kIndexWidth / 32, false, false));
   return caches;
 }
 
@@ -143,7 +151,8 @@ void measure_attention(Backends& backends, ReadCeiling& ceiling, std::span<const
   for (const int m : rows) {
     const AttentionInputs chained = make_inputs(*backends.chained, m);
     const AttentionInputs plain = make_inputs(*backends.plain, m);
-    const int64_t window_bytes = int64_t{chained.steps.streams} * (kWindow + m / chained.steps.streams - 1) * 528;
+    const int64_t window_bytes =
+        int64_t{chained.steps.streams} * (kWindow + m / chained.steps.streams - 1) * 528;
     Measurement r{.name = "sparse MLA TP4, 16 heads", .rows = m};
     r.bytes = window_bytes + int64_t{m} * kSelected * 288;
     r.flops = 4.0 * m * kHeads * (kWindow + kSelected) * kWidth;

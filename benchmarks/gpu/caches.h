@@ -11,7 +11,8 @@ struct Caches {
   engine::PagedCache keys;
 };
 
-// Enough blocks for `sequences` of `context` tokens at a compression ratio; the window cache's table repeats two blocks.
+// Enough blocks for `sequences` of `context` tokens at a compression ratio; the window cache's table repeats
+// two blocks.
 Caches make_caches(engine::Backend& backend, int sequences, int context, int ratio);
 
 // `selected`: [rows][512] random visible entries, ascending.

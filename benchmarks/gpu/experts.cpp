@@ -50,7 +50,8 @@ class Runner {
   }
 
   double time(int rows) {
-    return backend_.time_graph([&] { run(rows); }, 12, 5);
+    return time_graph(
+        backend_, [&] { run(rows); }, 12, 5);
   }
 
   int64_t shared_bytes() const {

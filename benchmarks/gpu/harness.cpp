@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "common/error.h"
 #include "common/table.h"
 #include "engine/numeric/bf16.h"
 
@@ -17,6 +18,15 @@ std::string fixed(double value, int digits) {
 }
 
 }  // namespace
+
+double time_graph(CudaBackend& backend, const std::function<void()>& body, int repeats, int rounds) {
+  try {
+    return backend.time_graph(body, repeats, rounds);
+  } catch (const Error& error) {
+    std::printf("not measured: %s\n", error.describe().c_str());
+    return -1;
+  }
+}
 
 int copies_for(const CudaBackend& backend, int64_t bytes) {
   const int64_t wanted = 6 * std::max<int64_t>(backend.device().l2_bytes, int64_t{50} << 20);
@@ -39,12 +49,16 @@ uint16_t* random_bf16(engine::Backend& backend, int64_t count, float sigma, uint
 
 engine::QuantisedRows random_codes(engine::Backend& backend, int64_t rows, int64_t cols, uint64_t seed) {
   const uint16_t* x = random_bf16(backend, rows * cols, 1, seed);
-  const engine::QuantisedRows q = {reserve<uint8_t>(backend, rows * cols), reserve<uint8_t>(backend, rows * cols / 32)};
-  backend.quantise({.rows = static_cast<int32_t>(rows), .cols = static_cast<int32_t>(cols), .x = x, .out = q});
+  const engine::QuantisedRows q = {reserve<uint8_t>(backend, rows * cols),
+                                   reserve<uint8_t>(backend, rows * cols / 32)};
+  backend.quantise(
+      {.rows = static_cast<int32_t>(rows), .cols = static_cast<int32_t>(cols), .x = x, .out = q});
   return q;
 }
 
-int streams_of(int rows) { return rows <= 6 ? 1 : rows / 6; }
+int streams_of(int rows) {
+  return rows <= 6 ? 1 : rows / 6;
+}
 
 Steps make_steps(engine::Backend& backend, int rows, int context) {
   Steps result;
@@ -135,8 +149,8 @@ std::string summary_of(std::span<const Measurement> measurements) {
     const Measurement* six = at(6);
     if (six == nullptr) continue;
     table.add({name, fixed(static_cast<double>(six->bytes) / (1 << 20), 1),
-               six->read_us > 0 ? fixed(six->read_us, 2) : "-", us(1), us(6), us(12), us(24), us(48), share(6),
-               share(48), fixed(six->plain_us, 2)});
+               six->read_us > 0 ? fixed(six->read_us, 2) : "-", us(1), us(6), us(12), us(24), us(48),
+               share(6), share(48), fixed(six->plain_us, 2)});
   }
   return table.text();
 }
@@ -168,8 +182,9 @@ std::string table_of(std::span<const StepResult> results) {
                {"x floor", Align::kRight},
                {"experts, last layer", Align::kRight}});
   for (const StepResult& r : results) {
-    table.add({std::to_string(r.ranks), std::to_string(r.rows), fixed(r.step_us * 1e-3, 3), fixed(r.plain_us * 1e-3, 3),
-               fixed(r.draft_us * 1e-3, 3), fixed(static_cast<double>(r.bytes) * 1e-9, 2), fixed(r.floor_us * 1e-3, 3),
+    table.add({std::to_string(r.ranks), std::to_string(r.rows), fixed(r.step_us * 1e-3, 3),
+               fixed(r.plain_us * 1e-3, 3), fixed(r.draft_us * 1e-3, 3),
+               fixed(static_cast<double>(r.bytes) * 1e-9, 2), fixed(r.floor_us * 1e-3, 3),
                fixed(r.step_us / r.floor_us, 2), std::to_string(r.distinct_experts)});
   }
   text = table.text();

@@ -19,11 +19,11 @@ using engine::CudaBackend;
 struct Measurement {
   std::string name;
   int rows = 0;
-  int64_t bytes = 0;       // that must move: weights, scales, cache records; activations are left out
+  int64_t bytes = 0;  // that must move: weights, scales, cache records; activations are left out
   double flops = 0;
-  double read_us = 0;      // a plain read of the same bytes, the floor
-  double us = 0;           // in a graph of such calls, each overlapping its predecessor's end
-  double plain_us = 0;     // the same without overlap
+  double read_us = 0;   // a plain read of the same bytes, the floor
+  double us = 0;        // in a graph of such calls, each overlapping its predecessor's end
+  double plain_us = 0;  // the same without overlap
   std::string note = {};
 };
 
@@ -33,7 +33,8 @@ struct Backends {
   std::unique_ptr<CudaBackend> plain;
 };
 
-// Times reads of `bytes` from a buffer several times the L2, rotating, in a graph; the best of a few launch shapes.
+// Times reads of `bytes` from a buffer several times the L2, rotating, in a graph; the best of a few launch
+// shapes.
 class ReadCeiling {
  public:
   explicit ReadCeiling(CudaBackend& backend);
@@ -45,6 +46,10 @@ class ReadCeiling {
   uint32_t* sink_ = nullptr;
   std::vector<std::pair<int64_t, double>> known_;
 };
+
+// CudaBackend::time_graph, or -1 after printing what went wrong: one broken operation must not hide the
+// others.
+double time_graph(CudaBackend& backend, const std::function<void()>& body, int repeats, int rounds);
 
 // Copies of something of this size that make one rotation larger than the L2 several times over.
 int copies_for(const CudaBackend& backend, int64_t bytes);
@@ -104,7 +109,8 @@ void measure_experts(Backends& backends, ReadCeiling& ceiling, std::span<const i
                      std::vector<Measurement>& out);
 void measure_attention(Backends& backends, ReadCeiling& ceiling, std::span<const int> rows,
                        std::vector<Measurement>& out);
-void measure_small(Backends& backends, ReadCeiling& ceiling, std::span<const int> rows, std::vector<Measurement>& out);
+void measure_small(Backends& backends, ReadCeiling& ceiling, std::span<const int> rows,
+                   std::vector<Measurement>& out);
 
 #ifdef SPARK_HAS_CUBLASLT
 void measure_cublas(CudaBackend& backend, std::span<const int> rows, std::vector<Measurement>& out);
@@ -114,12 +120,12 @@ void measure_cublas(CudaBackend& backend, std::span<const int> rows, std::vector
 struct StepResult {
   int ranks = 0;
   int rows = 0;
-  double step_us = 0;    // backbone, drafter and heads
-  double plain_us = 0;   // without overlap of launches
-  double draft_us = 0;   // the drafter's part, alone
+  double step_us = 0;   // backbone, drafter and heads
+  double plain_us = 0;  // without overlap of launches
+  double draft_us = 0;  // the drafter's part, alone
   int64_t bytes = 0;
-  double floor_us = 0;   // bytes at the rate of a long plain read
-  int distinct_experts = 0;  // that the rows chose in the last layer
+  double floor_us = 0;                                       // bytes at the rate of a long plain read
+  int distinct_experts = 0;                                  // that the rows chose in the last layer
   std::vector<std::pair<std::string, double>> without = {};  // step time with one kind of operation left out
 };
 std::vector<StepResult> measure_steps(int ranks, std::span<const int> rows, double bytes_per_us);

@@ -1,7 +1,8 @@
 // gpu_bench check [FILTER] | cases [FILTER] | measure [--json FILE] | step [--json FILE]
 //
-// check: every kernel case against the reference, packed and not, and products at real sizes. cases: the kernel cases
-// alone (for compute-sanitizer, with a filter). measure: each kernel beside its floor. step: whole steps of a rank.
+// check: every kernel case against the reference, packed and not, and products at real sizes. cases: the
+// kernel cases alone (for compute-sanitizer, with a filter). measure: each kernel beside its floor. step:
+// whole steps of a rank.
 #include <cstdio>
 #include <cstring>
 #include <iostream>
@@ -113,12 +114,14 @@ int main(int argc, char** argv) {
         argument = argv[i];
       }
     }
-    if (engine::cuda_device_count() == 0) throw Error("no usable GPU", "", "H100, H200 or GB10 with a driver for CUDA 13");
+    if (engine::cuda_device_count() == 0)
+      throw Error("no usable GPU", "", "H100, H200 or GB10 with a driver for CUDA 13");
     if (verb == "check") return check(argument);
     if (verb == "cases") return run_cases(argument, {}, "cases") == 0 ? 0 : 1;
     if (verb == "measure") return measure(json_file);
     if (verb == "step") return step(json_file);
-    std::cerr << "usage: gpu_bench check [FILTER] | cases [FILTER] | measure [--json FILE] | step [--json FILE]\n";
+    std::cerr
+        << "usage: gpu_bench check [FILTER] | cases [FILTER] | measure [--json FILE] | step [--json FILE]\n";
     return 2;
   } catch (const Error& error) {
     std::cerr << error.describe() << "\n";

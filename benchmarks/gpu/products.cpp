@@ -46,11 +46,13 @@ class Runner {
     weights_.push_back(backend.synthetic_weight(product.format, product.out, product.in, 7));
     bytes_ = backend.weight_bytes(weights_[0]);
     for (int i = 1; i < copies_for(backend, bytes_); ++i) {
-      weights_.push_back(backend.synthetic_weight(product.format, product.out, product.in, static_cast<uint64_t>(7 + i)));
+      weights_.push_back(
+          backend.synthetic_weight(product.format, product.out, product.in, static_cast<uint64_t>(7 + i)));
     }
     x_ = random_bf16(backend, most_rows * all_in, 1, 5);
     if (product.format == WeightFormat::kFp8 && product.groups == 0) {
-      q_ = {reserve<uint8_t>(backend, most_rows * all_in), reserve<uint8_t>(backend, most_rows * all_in / 32)};
+      q_ = {reserve<uint8_t>(backend, most_rows * all_in),
+            reserve<uint8_t>(backend, most_rows * all_in / 32)};
       backend.quantise({.rows = most_rows, .cols = static_cast<int32_t>(all_in), .x = x_, .out = q_});
     }
     if (product.f32) {
@@ -64,7 +66,8 @@ class Runner {
 
   double time(int rows) {
     const int repeats = bytes_ > (int64_t{64} << 20) ? 12 : 48;
-    return backend_.time_graph([&] { run(rows); }, repeats, 5);
+    return time_graph(
+        backend_, [&] { run(rows); }, repeats, 5);
   }
 
  private:
@@ -73,7 +76,12 @@ class Runner {
     if (product_.groups > 0) {
       backend_.grouped_linear({.rows = rows, .groups = product_.groups, .x = x_, .weight = &weight, .y = y_});
     } else {
-      backend_.linear({.rows = rows, .x = x_, .x_q = q_, .weight = &weight, .y = y_, .y_f32 = y_f32_,
+      backend_.linear({.rows = rows,
+                       .x = x_,
+                       .x_q = q_,
+                       .weight = &weight,
+                       .y = y_,
+                       .y_f32 = y_f32_,
                        .y_stride = product_.out});
     }
   }

@@ -1,5 +1,6 @@
-// One step of a tensor-parallel rank at full size, with synthetic weights: 40 layers, the drafter's block, the heads.
-// The order of operations is the engine's (BlockRunner); the all-reduces are absent. Timed as one graph.
+// One step of a tensor-parallel rank at full size, with synthetic weights: 40 layers, the drafter's block,
+// the heads. The order of operations is the engine's (BlockRunner); the all-reduces are absent. Timed as one
+// graph.
 #include <algorithm>
 #include <set>
 
@@ -104,7 +105,8 @@ class RankModel {
     main_proj_ = fp8(split_.main_output, config_.main_proj_input());
     norm_ = vector(config_.hidden_size);
     const int64_t rows = most_rows;
-    for (float** a : {&angles_.plain, &angles_.compressed, &angles_.pair}) *a = reserve<float>(cuda, rows * 64);
+    for (float** a : {&angles_.plain, &angles_.compressed, &angles_.pair})
+      *a = reserve<float>(cuda, rows * 64);
     std::vector<float> freq(32);
     for (size_t i = 0; i < freq.size(); ++i) freq[i] = 1.0F / static_cast<float>(1 + i * i);
     freq_ = place(cuda, freq);
@@ -134,9 +136,9 @@ class RankModel {
     cuda_.download(ids.data(), scratch_.expert_ids, ids.size() * sizeof(int32_t));
     result.distinct_experts = static_cast<int>(std::set<int32_t>(ids.begin(), ids.end()).size());
     if (split_up) {
-      for (const char* kind : {"experts", "dense FP8", "dense BF16", "vocabulary head", "draft head", "sparse MLA",
-                               "indexer", "mHC mix", "mHC collapse, expand", "casts and norms", "rope, cache writes",
-                               "route"}) {
+      for (const char* kind :
+           {"experts", "dense FP8", "dense BF16", "vocabulary head", "draft head", "sparse MLA", "indexer",
+            "mHC mix", "mHC collapse, expand", "casts and norms", "rope, cache writes", "route"}) {
         backend_.skip({kind});
         result.without.emplace_back(kind, time(true, true));
       }
@@ -148,15 +150,20 @@ class RankModel {
  private:
   static constexpr int kRing = 8;
 
-  Weight fp8(int64_t out, int64_t in) { return count(cuda_.synthetic_weight(WeightFormat::kFp8, out, in, ++seed_)); }
-  Weight bf16(int64_t out, int64_t in) { return count(cuda_.synthetic_weight(WeightFormat::kBf16, out, in, ++seed_)); }
+  Weight fp8(int64_t out, int64_t in) {
+    return count(cuda_.synthetic_weight(WeightFormat::kFp8, out, in, ++seed_));
+  }
+  Weight bf16(int64_t out, int64_t in) {
+    return count(cuda_.synthetic_weight(WeightFormat::kBf16, out, in, ++seed_));
+  }
   Weight count(const Weight& w) { return w; }
   const uint16_t* vector(int64_t n) { return random_bf16(cuda_, n, 1, ++seed_); }
 
   MhcWeights make_mhc() {
-    return {.fn = cuda_.synthetic_weight(WeightFormat::kF32, config_.hc_mixes(), config_.stream_width(), ++seed_),
-            .scale = place(cuda_, std::vector<float>(3, 0.1F)),
-            .base = place(cuda_, std::vector<float>(24, 0.1F))};
+    return {
+        .fn = cuda_.synthetic_weight(WeightFormat::kF32, config_.hc_mixes(), config_.stream_width(), ++seed_),
+        .scale = place(cuda_, std::vector<float>(3, 0.1F)),
+        .base = place(cuda_, std::vector<float>(24, 0.1F))};
   }
 
   BlockWeights make_block(int experts, int top_k) {
@@ -188,11 +195,12 @@ class RankModel {
   }
 
   void make_compressor(LayerWeights& layer) {
-    layer.compressor = {.wkv = bf16(config_.head_dim, config_.hidden_size),
-                        .wgate = layer.role.compress_ratio > 1 ? bf16(config_.head_dim, config_.hidden_size) : Weight{},
-                        .norm = vector(config_.head_dim),
-                        .wk = bf16(config_.index_head_dim, config_.head_dim),
-                        .k_norm = vector(config_.index_head_dim)};
+    layer.compressor = {
+        .wkv = bf16(config_.head_dim, config_.hidden_size),
+        .wgate = layer.role.compress_ratio > 1 ? bf16(config_.head_dim, config_.hidden_size) : Weight{},
+        .norm = vector(config_.head_dim),
+        .wk = bf16(config_.index_head_dim, config_.head_dim),
+        .k_norm = vector(config_.index_head_dim)};
   }
 
   void fill_index_queries(int64_t rows) {
@@ -236,7 +244,8 @@ class RankModel {
   }
 
   double time(bool backbone, bool drafter) {
-    return cuda_.time_graph(
+    return time_graph(
+        cuda_,
         [&] {
           if (backbone) run_backbone();
           if (drafter) run_drafter();
@@ -244,7 +253,9 @@ class RankModel {
         1, 12);
   }
 
-  const Caches& caches_of(int64_t source) const { return caches_[source == 2 ? 0 : source == 8 ? 1 : source == 14 ? 2 : 3]; }
+  const Caches& caches_of(int64_t source) const {
+    return caches_[source == 2 ? 0 : source == 8 ? 1 : source == 14 ? 2 : 3];
+  }
 
   void run_backbone() {
     const StepRows& step = steps_.step;
@@ -260,18 +271,27 @@ class RankModel {
   }
 
   void head(const uint16_t* x, int rows) {
-    backend_.linear({.rows = rows, .x = x, .weight = &head_, .y_f32 = logits_, .y_stride = split_.vocabulary});
+    backend_.linear(
+        {.rows = rows, .x = x, .weight = &head_, .y_f32 = logits_, .y_stride = split_.vocabulary});
   }
 
   void run_layer(const StepRows& step, const LayerWeights& layer) {
     if (layer.role.engram >= 0) inject(step, layer);
     if (layer.role.aux >= 0) {
-      backend_.stream_mean({.rows = step.rows, .streams = 4, .hidden = 5120, .h = scratch_.h,
-                            .out = aux_ + layer.role.aux * 5120, .out_stride = config_.main_proj_input()});
+      backend_.stream_mean({.rows = step.rows,
+                            .streams = 4,
+                            .hidden = 5120,
+                            .h = scratch_.h,
+                            .out = aux_ + layer.role.aux * 5120,
+                            .out_stride = config_.main_proj_input()});
     }
     const float* angles = layer.role.compress_ratio == 0 ? angles_.plain : angles_.compressed;
     runner_.begin_attention(step, layer.block, angles);
-    backend_.window_write({.step = step, .width = 512, .pairs = 32, .cos_sin = angles, .kv = scratch_.kv,
+    backend_.window_write({.step = step,
+                           .width = 512,
+                           .pairs = 32,
+                           .cos_sin = angles,
+                           .kv = scratch_.kv,
                            .cache = caches_[0].window});
     if (layer.role.owns_kv()) compress(step, layer);
     if (layer.role.runs_indexer()) select(step, layer);
@@ -288,68 +308,135 @@ class RankModel {
   }
 
   void inject(const StepRows& step, const LayerWeights& layer) {
-    backend_.engram_dequantise({.rows = step.rows, .cols = 6144, .codes = engram_codes_.codes,
-                                .scales = engram_codes_.scales, .x = engram_.x});
+    backend_.engram_dequantise({.rows = step.rows,
+                                .cols = 6144,
+                                .codes = engram_codes_.codes,
+                                .scales = engram_codes_.scales,
+                                .x = engram_.x});
     backend_.quantise({.rows = step.rows, .cols = 6144, .x = engram_.x, .out = engram_.x_q});
     // A rank computes its part of the outputs; the gather is absent, so the rest keeps old values.
-    backend_.linear({.rows = step.rows, .x_q = engram_.x_q, .weight = &layer.engram.wkv, .y = engram_.kv,
+    backend_.linear({.rows = step.rows,
+                     .x_q = engram_.x_q,
+                     .weight = &layer.engram.wkv,
+                     .y = engram_.kv,
                      .y_stride = config_.engram_output()});
-    backend_.engram_inject({.step = step, .streams = 4, .hidden = 5120, .kv = engram_.kv,
-                            .q_weight = layer.engram.q_weight, .k_weight = layer.engram.k_weight, .h = scratch_.h});
+    backend_.engram_inject({.step = step,
+                            .streams = 4,
+                            .hidden = 5120,
+                            .kv = engram_.kv,
+                            .q_weight = layer.engram.q_weight,
+                            .k_weight = layer.engram.k_weight,
+                            .h = scratch_.h});
   }
 
   void compress(const StepRows& step, const LayerWeights& layer) {
     const CompressorWeights& w = layer.compressor;
     const int ratio = static_cast<int>(layer.role.compress_ratio);
     if (ratio == 1) {
-      backend_.linear({.rows = step.rows, .x = scratch_.x, .weight = &w.wkv, .y = index_.pooled, .y_stride = 512});
+      backend_.linear(
+          {.rows = step.rows, .x = scratch_.x, .weight = &w.wkv, .y = index_.pooled, .y_stride = 512});
     } else {
-      backend_.linear({.rows = step.rows, .x = scratch_.x, .weight = &w.wkv, .y_f32 = index_.kv, .y_stride = 512});
-      backend_.linear({.rows = step.rows, .x = scratch_.x, .weight = &w.wgate, .y_f32 = index_.score, .y_stride = 512});
-      backend_.pool_pairs({.step = step, .width = 512, .ring = kRing, .kv = index_.kv, .score = index_.score,
-                           .state = pair_state_, .pooled = index_.pooled});
+      backend_.linear(
+          {.rows = step.rows, .x = scratch_.x, .weight = &w.wkv, .y_f32 = index_.kv, .y_stride = 512});
+      backend_.linear(
+          {.rows = step.rows, .x = scratch_.x, .weight = &w.wgate, .y_f32 = index_.score, .y_stride = 512});
+      backend_.pool_pairs({.step = step,
+                           .width = 512,
+                           .ring = kRing,
+                           .kv = index_.kv,
+                           .score = index_.score,
+                           .state = pair_state_,
+                           .pooled = index_.pooled});
     }
-    backend_.rms_norm({.rows = step.rows, .cols = 512, .x = index_.pooled, .x_stride = 512, .weight = w.norm,
+    backend_.rms_norm({.rows = step.rows,
+                       .cols = 512,
+                       .x = index_.pooled,
+                       .x_stride = 512,
+                       .weight = w.norm,
                        .y = index_.latent});
-    backend_.linear({.rows = step.rows, .x = index_.latent, .weight = &w.wk, .y = index_.key_raw, .y_stride = 128});
-    backend_.rms_norm({.rows = step.rows, .cols = 128, .x = index_.key_raw, .x_stride = 128, .weight = w.k_norm,
+    backend_.linear(
+        {.rows = step.rows, .x = index_.latent, .weight = &w.wk, .y = index_.key_raw, .y_stride = 128});
+    backend_.rms_norm({.rows = step.rows,
+                       .cols = 128,
+                       .x = index_.key_raw,
+                       .x_stride = 128,
+                       .weight = w.k_norm,
                        .y = index_.key});
     const Caches& caches = caches_of(layer.role.layer);
-    backend_.entry_write({.step = step, .ratio = ratio, .width = 512, .key_width = 128, .pairs = 32,
-                          .cos_sin = ratio == 1 ? angles_.compressed : angles_.pair, .latent = index_.latent,
-                          .key = index_.key, .main_cache = caches.main, .key_cache = caches.keys});
+    backend_.entry_write({.step = step,
+                          .ratio = ratio,
+                          .width = 512,
+                          .key_width = 128,
+                          .pairs = 32,
+                          .cos_sin = ratio == 1 ? angles_.compressed : angles_.pair,
+                          .latent = index_.latent,
+                          .key = index_.key,
+                          .main_cache = caches.main,
+                          .key_cache = caches.keys});
   }
 
   void select(const StepRows& step, const LayerWeights& layer) {
-    backend_.linear({.rows = step.rows, .x_q = scratch_.qr_q, .weight = &layer.indexer.wq_b, .y = index_.q,
+    backend_.linear({.rows = step.rows,
+                     .x_q = scratch_.qr_q,
+                     .weight = &layer.indexer.wq_b,
+                     .y = index_.q,
                      .y_stride = config_.index_width()});
-    backend_.index_query({.rows = step.rows, .heads = 32, .width = 128, .pairs = 32, .cos_sin = angles_.compressed,
-                          .q = index_.q, .packed = index_.q_packed, .scales = index_.q_scales});
-    backend_.linear({.rows = step.rows, .x = scratch_.x, .weight = &layer.indexer.weights_proj,
-                     .y = index_.head_weight, .y_stride = 32});
+    backend_.index_query({.rows = step.rows,
+                          .heads = 32,
+                          .width = 128,
+                          .pairs = 32,
+                          .cos_sin = angles_.compressed,
+                          .q = index_.q,
+                          .packed = index_.q_packed,
+                          .scales = index_.q_scales});
+    backend_.linear({.rows = step.rows,
+                     .x = scratch_.x,
+                     .weight = &layer.indexer.weights_proj,
+                     .y = index_.head_weight,
+                     .y_stride = 32});
     const int ratio = static_cast<int>(layer.role.compress_ratio);
     CandidateMode mode = CandidateMode::kNone;
     if (layer.role.is_candidate_source) mode = CandidateMode::kProduce;
     if (layer.role.uses_candidates) mode = CandidateMode::kRestrict;
-    backend_.index_select({.step = step, .heads = 32, .width = 128, .ratio = ratio, .top_k = 512,
-                           .q_packed = index_.q_packed, .q_scales = index_.q_scales,
-                           .head_weight = index_.head_weight, .weight_factor = 1.0F / 64,
-                           .key_cache = caches_of(layer.role.kv_source).keys, .max_entries = kContext / ratio,
-                           .mode = mode, .block_size = 8, .max_blocks = 2048,
-                           .candidate_blocks = index_.candidate_blocks, .selected = index_.selected});
+    backend_.index_select({.step = step,
+                           .heads = 32,
+                           .width = 128,
+                           .ratio = ratio,
+                           .top_k = 512,
+                           .q_packed = index_.q_packed,
+                           .q_scales = index_.q_scales,
+                           .head_weight = index_.head_weight,
+                           .weight_factor = 1.0F / 64,
+                           .key_cache = caches_of(layer.role.kv_source).keys,
+                           .max_entries = kContext / ratio,
+                           .mode = mode,
+                           .block_size = 8,
+                           .max_blocks = 2048,
+                           .candidate_blocks = index_.candidate_blocks,
+                           .selected = index_.selected});
   }
 
   // The drafter's context side.
   void follow(const StepRows& step) {
     backend_.quantise({.rows = step.rows, .cols = 15360, .x = aux_, .out = aux_q_});
-    backend_.linear({.rows = step.rows, .x_q = aux_q_, .weight = &main_proj_, .y = main_x_, .y_stride = 5120});
-    backend_.rms_norm({.rows = step.rows, .cols = 5120, .x = main_x_, .x_stride = 5120, .weight = norm_,
-                       .y_q = main_q_});
+    backend_.linear(
+        {.rows = step.rows, .x_q = aux_q_, .weight = &main_proj_, .y = main_x_, .y_stride = 5120});
+    backend_.rms_norm(
+        {.rows = step.rows, .cols = 5120, .x = main_x_, .x_stride = 5120, .weight = norm_, .y_q = main_q_});
     for (size_t m = 0; m < drafter_.size(); ++m) {
-      backend_.linear({.rows = step.rows, .x_q = main_q_, .weight = &drafter_kv_[m], .y = scratch_.kv, .y_stride = 512});
-      backend_.rms_norm({.rows = step.rows, .cols = 512, .x = scratch_.kv, .x_stride = 512,
-                         .weight = drafter_[m].attention.kv_norm, .y = scratch_.kv});
-      backend_.window_write({.step = step, .width = 512, .pairs = 32, .cos_sin = angles_.plain, .kv = scratch_.kv,
+      backend_.linear(
+          {.rows = step.rows, .x_q = main_q_, .weight = &drafter_kv_[m], .y = scratch_.kv, .y_stride = 512});
+      backend_.rms_norm({.rows = step.rows,
+                         .cols = 512,
+                         .x = scratch_.kv,
+                         .x_stride = 512,
+                         .weight = drafter_[m].attention.kv_norm,
+                         .y = scratch_.kv});
+      backend_.window_write({.step = step,
+                             .width = 512,
+                             .pairs = 32,
+                             .cos_sin = angles_.plain,
+                             .kv = scratch_.kv,
                              .cache = caches_[1].window});
     }
   }
@@ -360,11 +447,18 @@ class RankModel {
     runner_.embed(step, embed_, nullptr, nullptr);
     for (const BlockWeights& block : drafter_) {
       runner_.begin_attention(step, block, angles_.plain);
-      backend_.window_write({.step = step, .width = 512, .pairs = 32, .cos_sin = angles_.plain, .kv = scratch_.kv,
+      backend_.window_write({.step = step,
+                             .width = 512,
+                             .pairs = 32,
+                             .cos_sin = angles_.plain,
+                             .kv = scratch_.kv,
                              .records = records_});
-      runner_.attention_output(step, block, {.cos_sin = angles_.plain, .window = caches_[1].window,
-                                             .order = WindowOrder::kRingSlot, .window_end = window_end_,
-                                             .extra = records_});
+      runner_.attention_output(step, block,
+                               {.cos_sin = angles_.plain,
+                                .window = caches_[1].window,
+                                .order = WindowOrder::kRingSlot,
+                                .window_end = window_end_,
+                                .extra = records_});
       runner_.add_attention(step);
       runner_.begin_experts(step, block);
       runner_.expert_output(step, block);
@@ -372,14 +466,22 @@ class RankModel {
     }
     runner_.final_hidden(step, norm_, collapsed_, scratch_.x);
     head(scratch_.x, step.rows);
-    backend_.draft({.step = step, .vocab = static_cast<int32_t>(split_.vocabulary), .hidden = 5120, .rank = 256,
-                    .block_rows = draft_rows_, .x = collapsed_, .base = logits_, .embed = &markov_embed_,
-                    .head = &markov_head_, .confidence_proj = &confidence_, .draft = drafts_,
+    backend_.draft({.step = step,
+                    .vocab = static_cast<int32_t>(split_.vocabulary),
+                    .hidden = 5120,
+                    .rank = 256,
+                    .block_rows = draft_rows_,
+                    .x = collapsed_,
+                    .base = logits_,
+                    .embed = &markov_embed_,
+                    .head = &markov_head_,
+                    .confidence_proj = &confidence_,
+                    .draft = drafts_,
                     .confidence = confidences_});
   }
 
-  // Weights, caches and keys that the step must read. Routed experts: those the router chose in the last run cannot be
-  // known here, so independent uniform routing is assumed, as in the specification's floors.
+  // Weights, caches and keys that the step must read. Routed experts: those the router chose in the last run
+  // cannot be known here, so independent uniform routing is assumed, as in the specification's floors.
   int64_t step_bytes(int rows) const {
     const auto expected = [](double experts, double top_k, double n) {
       double miss = 1;
@@ -390,13 +492,15 @@ class RankModel {
     double total = 0;
     for (const LayerWeights& layer : layers_) {
       total += block_bytes(layer.block) + expected(384, 6, rows) * expert;
-      total += bytes_of(layer.compressor.wkv) + bytes_of(layer.compressor.wgate) + bytes_of(layer.compressor.wk) +
-               bytes_of(layer.indexer.wq_b) + bytes_of(layer.indexer.weights_proj) + bytes_of(layer.engram.wkv);
+      total += bytes_of(layer.compressor.wkv) + bytes_of(layer.compressor.wgate) +
+               bytes_of(layer.compressor.wk) + bytes_of(layer.indexer.wq_b) +
+               bytes_of(layer.indexer.weights_proj) + bytes_of(layer.engram.wkv);
       total += steps_.streams * 133.0 * 528;
       if (layer.role.kv_source >= 0) total += rows * 512.0 * 288;
       if (layer.role.runs_indexer()) {
         const int64_t entries = kContext / layer.role.compress_ratio;
-        total += layer.role.uses_candidates ? rows * 16384.0 * 68 : static_cast<double>(steps_.streams * entries * 68);
+        total += layer.role.uses_candidates ? rows * 16384.0 * 68
+                                            : static_cast<double>(steps_.streams * entries * 68);
       }
     }
     const int draft = draft_step_.rows;
@@ -407,7 +511,9 @@ class RankModel {
     return static_cast<int64_t>(total);
   }
 
-  double bytes_of(const Weight& w) const { return w.empty() ? 0 : static_cast<double>(cuda_.weight_bytes(w)); }
+  double bytes_of(const Weight& w) const {
+    return w.empty() ? 0 : static_cast<double>(cuda_.weight_bytes(w));
+  }
 
   double block_bytes(const BlockWeights& b) const {
     double total = 0;

@@ -52,9 +52,9 @@ double ReadCeiling::microseconds(int64_t bytes) {
       int64_t turn = 0;
       const auto body = [&] {
         const uint8_t* from = buffer_ + (turn++ % places) * rounded;
-        read_kernel<<<static_cast<unsigned>(backend_.device().multiprocessors * per_multiprocessor), threads, 0,
-                      static_cast<cudaStream_t>(backend_.native_stream())>>>(reinterpret_cast<const uint4*>(from),
-                                                                            bytes / 16, sink_);
+        read_kernel<<<static_cast<unsigned>(backend_.device().multiprocessors * per_multiprocessor), threads,
+                      0, static_cast<cudaStream_t>(backend_.native_stream())>>>(
+            reinterpret_cast<const uint4*>(from), bytes / 16, sink_);
       };
       best = std::min(best, backend_.time_graph(body, bytes > (int64_t{256} << 20) ? 8 : 40, 5));
     }

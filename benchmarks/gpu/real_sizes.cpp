@@ -1,6 +1,6 @@
-// Checks at the real sizes that a scalar reference could not do in the time: products of synthetic weights at random
-// places against sums in double over the decoded tiles, equality of every row whatever the number of rows beside it,
-// and equality of overlapping and plain launches.
+// Checks at the real sizes that a scalar reference could not do in the time: products of synthetic weights at
+// random places against sums in double over the decoded tiles, equality of every row whatever the number of
+// rows beside it, and equality of overlapping and plain launches.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -25,11 +25,16 @@ struct Shape {
 };
 
 constexpr Shape kShapes[] = {
-    {"fp8 1792x5120", WeightFormat::kFp8, 1792, 5120, 0},  {"fp8 8192x1280", WeightFormat::kFp8, 8192, 1280, 0},
-    {"fp8 5120x2048", WeightFormat::kFp8, 5120, 2048, 0},  {"fp8 5120x15360", WeightFormat::kFp8, 5120, 15360, 0},
-    {"fp8 576x5120", WeightFormat::kFp8, 576, 5120, 0},    {"fp8 5120x576", WeightFormat::kFp8, 5120, 576, 0},
-    {"fp8 25600x6144", WeightFormat::kFp8, 25600, 6144, 0}, {"grouped 2x1024x4096", WeightFormat::kFp8, 2048, 4096, 2},
-    {"bf16 384x5120", WeightFormat::kBf16, 384, 5120, 0},  {"bf16 32x5120", WeightFormat::kBf16, 32, 5120, 0},
+    {"fp8 1792x5120", WeightFormat::kFp8, 1792, 5120, 0},
+    {"fp8 8192x1280", WeightFormat::kFp8, 8192, 1280, 0},
+    {"fp8 5120x2048", WeightFormat::kFp8, 5120, 2048, 0},
+    {"fp8 5120x15360", WeightFormat::kFp8, 5120, 15360, 0},
+    {"fp8 576x5120", WeightFormat::kFp8, 576, 5120, 0},
+    {"fp8 5120x576", WeightFormat::kFp8, 5120, 576, 0},
+    {"fp8 25600x6144", WeightFormat::kFp8, 25600, 6144, 0},
+    {"grouped 2x1024x4096", WeightFormat::kFp8, 2048, 4096, 2},
+    {"bf16 384x5120", WeightFormat::kBf16, 384, 5120, 0},
+    {"bf16 32x5120", WeightFormat::kBf16, 32, 5120, 0},
     {"packed 32320x5120", WeightFormat::kBf16, 32320, 5120, 0},
     {"packed 32320x256", WeightFormat::kBf16, 32320, 256, 0},
 };
@@ -37,7 +42,8 @@ constexpr Shape kShapes[] = {
 // A placed weight in host memory, to decode single elements.
 class HostTiles {
  public:
-  HostTiles(CudaBackend& backend, const Weight& weight) : w_(*static_cast<const cuda::PreparedWeight*>(weight.prepared)) {
+  HostTiles(CudaBackend& backend, const Weight& weight)
+      : w_(*static_cast<const cuda::PreparedWeight*>(weight.prepared)) {
     tiles_.resize(static_cast<size_t>(cuda::prepared_bytes(w_.layout, w_.rows, w_.cols)));
     backend.download(tiles_.data(), w_.tiles, tiles_.size());
     blocks_ = w_.cols / 32;
@@ -103,20 +109,21 @@ Inputs make_inputs(CudaBackend& backend, const Shape& s) {
   backend.download(result.x.data(), result.device_x, result.x.size() * 2);
   if (s.format == WeightFormat::kFp8 && s.groups == 0) {
     result.q = {reserve<uint8_t>(backend, kRows * in), reserve<uint8_t>(backend, kRows * in / 32)};
-    backend.quantise({.rows = kRows, .cols = static_cast<int32_t>(in), .x = result.device_x, .out = result.q});
+    backend.quantise(
+        {.rows = kRows, .cols = static_cast<int32_t>(in), .x = result.device_x, .out = result.q});
     fake_quantise_fp8_block32(result.x, result.x);
   }
   return result;
 }
 
-std::vector<float> run(CudaBackend& backend, const Shape& s, const Weight& weight, const Inputs& in, int first,
-                       int rows) {
+std::vector<float> run(CudaBackend& backend, const Shape& s, const Weight& weight, const Inputs& in,
+                       int first, int rows) {
   const int64_t width = s.in * std::max(s.groups, 1);
   std::vector<float> result(static_cast<size_t>(rows * s.out));
   if (s.groups > 0) {
     uint16_t* y = reserve<uint16_t>(backend, rows * s.out);
-    backend.grouped_linear({.rows = rows, .groups = s.groups, .x = in.device_x + first * width, .weight = &weight,
-                            .y = y});
+    backend.grouped_linear(
+        {.rows = rows, .groups = s.groups, .x = in.device_x + first * width, .weight = &weight, .y = y});
     std::vector<uint16_t> bits(result.size());
     backend.download(bits.data(), y, bits.size() * 2);
     for (size_t i = 0; i < bits.size(); ++i) result[i] = bf16_to_float(bits[i]);
@@ -126,7 +133,11 @@ std::vector<float> run(CudaBackend& backend, const Shape& s, const Weight& weigh
   const QuantisedRows q = in.q.codes == nullptr
                               ? QuantisedRows{}
                               : QuantisedRows{in.q.codes + first * width, in.q.scales + first * width / 32};
-  backend.linear({.rows = rows, .x = in.device_x + first * width, .x_q = q, .weight = &weight, .y_f32 = y,
+  backend.linear({.rows = rows,
+                  .x = in.device_x + first * width,
+                  .x_q = q,
+                  .weight = &weight,
+                  .y_f32 = y,
                   .y_stride = s.out});
   backend.download(result.data(), y, result.size() * 4);
   return result;

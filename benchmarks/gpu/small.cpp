@@ -71,15 +71,34 @@ struct Operation {
 };
 
 void mix(CudaBackend& b, Inputs& in, int rows) {
-  b.mhc_mix({.rows = rows, .streams = kStreams, .hidden = kHidden, .h = in.h, .fn = &in.fn[in.turn++ % in.fn.size()],
-             .scale = in.coefficients, .base = in.coefficients, .pre = in.post, .post = in.post, .comb = in.comb});
+  b.mhc_mix({.rows = rows,
+             .streams = kStreams,
+             .hidden = kHidden,
+             .h = in.h,
+             .fn = &in.fn[in.turn++ % in.fn.size()],
+             .scale = in.coefficients,
+             .base = in.coefficients,
+             .pre = in.post,
+             .post = in.post,
+             .comb = in.comb});
 }
 void collapse(CudaBackend& b, Inputs& in, int rows) {
-  b.mhc_collapse({.rows = rows, .streams = kStreams, .hidden = kHidden, .h = in.h, .pre = in.pre,
-                  .norm_weight = in.norm, .x = in.x, .x_q = in.q});
+  b.mhc_collapse({.rows = rows,
+                  .streams = kStreams,
+                  .hidden = kHidden,
+                  .h = in.h,
+                  .pre = in.pre,
+                  .norm_weight = in.norm,
+                  .x = in.x,
+                  .x_q = in.q});
 }
 void expand(CudaBackend& b, Inputs& in, int rows) {
-  b.mhc_expand({.rows = rows, .streams = kStreams, .hidden = kHidden, .y = in.y, .post = in.pre, .comb = in.comb,
+  b.mhc_expand({.rows = rows,
+                .streams = kStreams,
+                .hidden = kHidden,
+                .y = in.y,
+                .post = in.pre,
+                .comb = in.comb,
                 .h = in.h});
 }
 
@@ -101,7 +120,8 @@ std::vector<Operation> operations() {
        }},
       {"rms norm 1280 + quantise", 0,
        [](CudaBackend& b, Inputs& in, int rows) {
-         b.rms_norm({.rows = rows, .cols = 1280, .x = in.x, .x_stride = 1792, .weight = in.norm, .y_q = in.q});
+         b.rms_norm(
+             {.rows = rows, .cols = 1280, .x = in.x, .x_stride = 1792, .weight = in.norm, .y_q = in.q});
        }},
       {"quantise 2048", 0,
        [](CudaBackend& b, Inputs& in, int rows) {
@@ -113,20 +133,30 @@ std::vector<Operation> operations() {
        }},
       {"window write", 0,
        [](CudaBackend& b, Inputs& in, int) {
-         b.window_write({.step = in.steps.step, .width = 512, .pairs = 32, .cos_sin = in.angles, .kv = in.x,
+         b.window_write({.step = in.steps.step,
+                         .width = 512,
+                         .pairs = 32,
+                         .cos_sin = in.angles,
+                         .kv = in.x,
                          .cache = in.caches.window});
        }},
       {"route 384 top 6", 0,
        [](CudaBackend& b, Inputs& in, int) {
-         b.route({.step = in.steps.step, .experts = 384, .top_k = 6, .logits = in.logits, .bias = in.bias,
-                  .ids = in.ids, .weights = in.weights});
+         b.route({.step = in.steps.step,
+                  .experts = 384,
+                  .top_k = 6,
+                  .logits = in.logits,
+                  .bias = in.bias,
+                  .ids = in.ids,
+                  .weights = in.weights});
        }},
   };
 }
 
 }  // namespace
 
-void measure_small(Backends& backends, ReadCeiling& ceiling, std::span<const int> rows, std::vector<Measurement>& out) {
+void measure_small(Backends& backends, ReadCeiling& ceiling, std::span<const int> rows,
+                   std::vector<Measurement>& out) {
   for (const int m : rows) {
     Inputs chained = make_inputs(*backends.chained, m);
     Inputs plain = make_inputs(*backends.plain, m);
@@ -134,8 +164,10 @@ void measure_small(Backends& backends, ReadCeiling& ceiling, std::span<const int
       Measurement r{.name = operation.name, .rows = m};
       r.bytes = operation.bytes;
       r.read_us = operation.bytes > 0 ? ceiling.microseconds(operation.bytes) : 0;
-      r.us = backends.chained->time_graph([&] { operation.body(*backends.chained, chained, m); }, 40, 5);
-      r.plain_us = backends.plain->time_graph([&] { operation.body(*backends.plain, plain, m); }, 40, 5);
+      r.us = time_graph(
+          *backends.chained, [&] { operation.body(*backends.chained, chained, m); }, 40, 5);
+      r.plain_us = time_graph(
+          *backends.plain, [&] { operation.body(*backends.plain, plain, m); }, 40, 5);
       out.push_back(r);
     }
   }

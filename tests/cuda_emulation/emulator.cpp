@@ -1,13 +1,14 @@
-#include "cuda_runtime.h"
 #include "emulator.h"
 
-#include <csetjmp>
 #include <ucontext.h>
 
+#include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <vector>
+
+#include "cuda_runtime.h"
 
 namespace spark::emulation {
 namespace {
@@ -21,8 +22,8 @@ struct Meeting {
   uint64_t round = 0;
 };
 
-// Deposits of a meeting stay until the one after the next: a lane that is late to read has not arrived at the next one,
-// and nobody passes that without it.
+// Deposits of a meeting stay until the one after the next: a lane that is late to read has not arrived at the
+// next one, and nobody passes that without it.
 struct Warp {
   Meeting meeting;
   alignas(16) uint8_t deposits[2][32 * kDepositBytes] = {};
@@ -37,11 +38,20 @@ struct Block {
   Meeting barrier;
 };
 
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;
+  size_t group;
+};
+
 // Entered through its context once, then switched with _setjmp and _longjmp, which make no system calls.
 struct Fiber {
   ucontext_t context = {};
   jmp_buf place = {};
   bool started = false;
+  std::vector<Copy> copies;  // not yet done, oldest first
+  size_t group = 0;          // of the next copy
   Block* block = nullptr;
   Index thread;
   bool done = false;
@@ -156,24 +166,58 @@ void run_cluster(unsigned first_x, unsigned y, unsigned z) {
       enter(fiber);
       if (fiber.done) --left;
     }
-    if (!m.progressed && left > 0) fail("deadlock: some threads wait at a barrier or exchange that others do not reach");
+    if (!m.progressed && left > 0)
+      fail("deadlock: some threads wait at a barrier or exchange that others do not reach");
   }
 }
 
 }  // namespace
 
-const Index& thread_index() { return machine().current->thread; }
-const Index& block_index() { return machine().current->block->index; }
-const Index& block_size() { return machine().shape.block; }
-const Index& grid_size() { return machine().shape.grid; }
-unsigned cluster_rank() { return machine().current->block->rank; }
-uint8_t* dynamic_shared() { return machine().current->block->shared_base; }
+const Index& thread_index() {
+  return machine().current->thread;
+}
+const Index& block_index() {
+  return machine().current->block->index;
+}
+const Index& block_size() {
+  return machine().shape.block;
+}
+const Index& grid_size() {
+  return machine().shape.grid;
+}
+unsigned cluster_rank() {
+  return machine().current->block->rank;
+}
+uint8_t* dynamic_shared() {
+  return machine().current->block->shared_base;
+}
 uint8_t* dynamic_shared_of(unsigned rank) {
   if (rank >= machine().blocks.size()) fail("access to a block outside the cluster");
   return machine().blocks[rank].shared_base;
 }
-void block_barrier() { meet(machine().current->block->barrier); }
-void cluster_barrier() { meet(machine().cluster); }
+void copy_later(void* to, const void* from, size_t bytes) {
+  Fiber& self = *machine().current;
+  self.copies.push_back({to, from, bytes, self.group});
+}
+void close_copies() {
+  ++machine().current->group;
+}
+void finish_copies(size_t pending_groups) {
+  Fiber& self = *machine().current;
+  size_t done = 0;
+  while (done < self.copies.size() && self.copies[done].group + pending_groups < self.group) {
+    std::memcpy(self.copies[done].to, self.copies[done].from, self.copies[done].bytes);
+    ++done;
+  }
+  self.copies.erase(self.copies.begin(), self.copies.begin() + static_cast<std::ptrdiff_t>(done));
+}
+
+void block_barrier() {
+  meet(machine().current->block->barrier);
+}
+void cluster_barrier() {
+  meet(machine().cluster);
+}
 
 const uint8_t* meet_warp(const void* deposit, size_t bytes) {
   if (bytes > kDepositBytes) fail("deposit too large");

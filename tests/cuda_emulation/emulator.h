@@ -1,11 +1,13 @@
-// Runs CUDA kernels on the CPU: every thread of a block (or of a cluster's blocks) is a fiber; barriers, shuffles,
-// matrix instructions and cluster exchanges are meetings of fibers. Slow, and exact about who sees what when: a thread
-// that misses a meeting stops the program instead of hanging it.
+// Runs CUDA kernels on the CPU: every thread of a block (or of a cluster's blocks) is a fiber; barriers,
+// shuffles, matrix instructions and cluster exchanges are meetings of fibers. Slow, and exact about who sees
+// what when: a thread that misses a meeting stops the program instead of hanging it.
 #pragma once
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 
 namespace spark::emulation {
@@ -31,11 +33,16 @@ unsigned cluster_rank();
 uint8_t* dynamic_shared();
 uint8_t* dynamic_shared_of(unsigned rank);
 
+// Asynchronous copies of the running thread, done at the wait that needs them.
+void copy_later(void* to, const void* from, size_t bytes);
+void close_copies();
+void finish_copies(size_t pending_groups);
+
 void block_barrier();
 void cluster_barrier();
 
-// Meets the other lanes of the warp: every lane deposits up to 64 bytes and gets all 32 deposits. Lanes that have left
-// the kernel count as absent.
+// Meets the other lanes of the warp: every lane deposits up to 64 bytes and gets all 32 deposits. Lanes that
+// have left the kernel count as absent.
 const uint8_t* meet_warp(const void* deposit, size_t bytes);
 constexpr size_t kDepositBytes = 64;
 
@@ -46,7 +53,9 @@ T lane_value(const uint8_t* deposits, unsigned lane) {
   return value;
 }
 
-inline unsigned lane() { return thread_index().x & 31; }
+inline unsigned lane() {
+  return thread_index().x & 31;
+}
 
 }  // namespace spark::emulation
 
@@ -54,13 +63,17 @@ inline unsigned lane() { return thread_index().x & 31; }
 #define blockIdx (spark::emulation::block_index())
 #define blockDim (spark::emulation::block_size())
 #define gridDim (spark::emulation::grid_size())
-#define SPARK_DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(spark::emulation::dynamic_shared())
+#define SPARK_DYNAMIC_SHARED(type, name) \
+  type* name = reinterpret_cast<type*>(spark::emulation::dynamic_shared())
 
-inline void __syncthreads() { spark::emulation::block_barrier(); }
+inline void __syncthreads() {
+  spark::emulation::block_barrier();
+}
 
 template <typename T>
 T __shfl_sync(unsigned, T value, int source) {
-  return spark::emulation::lane_value<T>(spark::emulation::meet_warp(&value, sizeof value), static_cast<unsigned>(source));
+  return spark::emulation::lane_value<T>(spark::emulation::meet_warp(&value, sizeof value),
+                                         static_cast<unsigned>(source));
 }
 template <typename T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
@@ -71,7 +84,9 @@ template <typename T>
 T __shfl_up_sync(unsigned, T value, int by) {
   const unsigned lane = spark::emulation::lane();
   const uint8_t* all = spark::emulation::meet_warp(&value, sizeof value);
-  return lane < static_cast<unsigned>(by) ? value : spark::emulation::lane_value<T>(all, lane - static_cast<unsigned>(by));
+  return lane < static_cast<unsigned>(by)
+             ? value
+             : spark::emulation::lane_value<T>(all, lane - static_cast<unsigned>(by));
 }
 template <typename T>
 T __shfl_down_sync(unsigned, T value, int by) {
@@ -86,15 +101,31 @@ inline unsigned __ballot_sync(unsigned, bool predicate) {
   return mask;
 }
 
-inline float __uint_as_float(uint32_t v) { return std::bit_cast<float>(v); }
-inline uint32_t __float_as_uint(float v) { return std::bit_cast<uint32_t>(v); }
-inline int __popc(unsigned v) { return std::popcount(v); }
-inline float __fdiv_rn(float a, float b) { return a / b; }
-inline float __frsqrt_rn(float v) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(v))); }
+inline void __syncwarp() {
+  const bool here = true;
+  spark::emulation::meet_warp(&here, sizeof here);
+}
+
+inline float __uint_as_float(uint32_t v) {
+  return std::bit_cast<float>(v);
+}
+inline uint32_t __float_as_uint(float v) {
+  return std::bit_cast<uint32_t>(v);
+}
+inline int __popc(unsigned v) {
+  return std::popcount(v);
+}
+inline float __fdiv_rn(float a, float b) {
+  return a / b;
+}
+inline float __frsqrt_rn(float v) {
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(v)));
+}
 inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
   const uint64_t both = static_cast<uint64_t>(b) << 32 | a;
   uint32_t result = 0;
-  for (int i = 0; i < 4; ++i) result |= static_cast<uint32_t>(both >> (8 * ((selector >> (4 * i)) & 7)) & 255u) << (8 * i);
+  for (int i = 0; i < 4; ++i)
+    result |= static_cast<uint32_t>(both >> (8 * ((selector >> (4 * i)) & 7)) & 255u) << (8 * i);
   return result;
 }
 inline uint32_t __funnelshift_l(uint32_t low, uint32_t high, int by) {
@@ -117,6 +148,27 @@ inline uint32_t atomicOr(uint32_t* p, uint32_t v) {
   *p |= v;
   return old;
 }
+template <typename T>
+unsigned __match_any_sync(unsigned, T value) {
+  const uint8_t* all = spark::emulation::meet_warp(&value, sizeof value);
+  unsigned mask = 0;
+  for (unsigned i = 0; i < 32; ++i) mask |= spark::emulation::lane_value<T>(all, i) == value ? 1u << i : 0u;
+  return mask;
+}
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+  const uint8_t* all = spark::emulation::meet_warp(&value, sizeof value);
+  unsigned most = 0;
+  for (unsigned i = 0; i < 32; ++i) most = std::max(most, spark::emulation::lane_value<unsigned>(all, i));
+  return most;
+}
+inline unsigned __reduce_min_sync(unsigned mask, unsigned value) {
+  return ~__reduce_max_sync(mask, ~value);
+}
+inline int __ffs(unsigned v) {
+  return v == 0 ? 0 : std::countr_zero(v) + 1;
+}
 using std::max;
 using std::min;
-inline uint32_t max(uint32_t a, int b) { return std::max(a, static_cast<uint32_t>(b)); }
+inline uint32_t max(uint32_t a, int b) {
+  return std::max(a, static_cast<uint32_t>(b));
+}

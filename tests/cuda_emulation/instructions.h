@@ -7,7 +7,9 @@
 
 namespace spark::engine::cuda {
 
-inline uint16_t float_to_bf16(float v) { return engine::float_to_bf16(v); }
+inline uint16_t float_to_bf16(float v) {
+  return engine::float_to_bf16(v);
+}
 
 inline uint32_t pack_bf16(float low, float high) {
   return engine::float_to_bf16(low) | static_cast<uint32_t>(engine::float_to_bf16(high)) << 16;
@@ -16,12 +18,15 @@ inline uint32_t pack_bf16(float low, float high) {
 // FP16 bits to FP32, subnormals included.
 inline float half_to_float(uint32_t bits) {
   const uint32_t exponent = (bits >> 10) & 31u, mantissa = bits & 1023u;
-  float v = exponent == 31   ? (mantissa != 0 ? NAN : INFINITY)
-            : exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -24)
-                            : std::ldexp(static_cast<float>(1024 + mantissa), static_cast<int>(exponent) - 25);
+  float v = exponent == 31 ? (mantissa != 0 ? NAN : INFINITY)
+            : exponent == 0
+                ? std::ldexp(static_cast<float>(mantissa), -24)
+                : std::ldexp(static_cast<float>(1024 + mantissa), static_cast<int>(exponent) - 25);
   return (bits & 0x8000u) != 0 ? -v : v;
 }
-inline float2 half2_to_float2(uint32_t h) { return {half_to_float(h & 0xFFFFu), half_to_float(h >> 16)}; }
+inline float2 half2_to_float2(uint32_t h) {
+  return {half_to_float(h & 0xFFFFu), half_to_float(h >> 16)};
+}
 
 // Exact: every E4M3 value is a normal FP16 value or zero.
 inline uint32_t e4m3_to_half(uint32_t code) {
@@ -64,23 +69,26 @@ void emulated_mma(float (&d)[4], const MmaOperands& mine, const ToFloat& to_floa
     for (unsigned k = 0; k < 16; ++k) {
       const unsigned owner_a = (row % 8) * 4 + (k % 8) / 2;
       const unsigned owner_b = col * 4 + (k % 8) / 2;
-      const uint32_t a = emulation::lane_value<MmaOperands>(all, owner_a).a[(k / 8) * 2 + row / 8] >> (16 * (k & 1));
+      const uint32_t a =
+          emulation::lane_value<MmaOperands>(all, owner_a).a[(k / 8) * 2 + row / 8] >> (16 * (k & 1));
       const uint32_t b = emulation::lane_value<MmaOperands>(all, owner_b).b[k / 8] >> (16 * (k & 1));
       sum += static_cast<double>(to_float(a & 0xFFFFu)) * static_cast<double>(to_float(b & 0xFFFFu));
     }
     d[i] = static_cast<float>(sum);
   }
 }
-inline void mma_f16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+inline void mma_f16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                    uint32_t b1) {
   emulated_mma(d, {{d[0], d[1], d[2], d[3]}, {a0, a1, a2, a3}, {b0, b1}}, half_to_float);
 }
-inline void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+inline void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                     uint32_t b1) {
   emulated_mma(d, {{d[0], d[1], d[2], d[3]}, {a0, a1, a2, a3}, {b0, b1}},
                [](uint32_t bits) { return engine::bf16_to_float(static_cast<uint16_t>(bits)); });
 }
 
-// Lanes 8i .. 8i+7 give the rows of 8x8 matrix i; register i of lane 4g + t gets elements 2t, 2t+1 of its row g, or of
-// its column g when transposed.
+// Lanes 8i .. 8i+7 give the rows of 8x8 matrix i; register i of lane 4g + t gets elements 2t, 2t+1 of its row
+// g, or of its column g when transposed.
 inline void emulated_ldmatrix(uint32_t (&r)[4], const void* row, bool transposed) {
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) std::abort();
   const auto address = reinterpret_cast<uintptr_t>(row);
@@ -91,37 +99,67 @@ inline void emulated_ldmatrix(uint32_t (&r)[4], const void* row, bool transposed
     const auto element = [&](unsigned y, unsigned x) -> uint32_t {
       return reinterpret_cast<const uint16_t*>(emulation::lane_value<uintptr_t>(all, i * 8 + y))[x];
     };
-    r[i] = transposed ? element(2 * t, g) | element(2 * t + 1, g) << 16 : element(g, 2 * t) | element(g, 2 * t + 1) << 16;
+    r[i] = transposed ? element(2 * t, g) | element(2 * t + 1, g) << 16
+                      : element(g, 2 * t) | element(g, 2 * t + 1) << 16;
   }
 }
-inline void ldmatrix_x4(uint32_t (&r)[4], const void* row) { emulated_ldmatrix(r, row, false); }
-inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) { emulated_ldmatrix(r, row, true); }
+inline void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
+  emulated_ldmatrix(r, row, false);
+}
+inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
+  emulated_ldmatrix(r, row, true);
+}
 
-inline uint4 load_stream(const uint4* p) { return __ldg(p); }
-inline uint2 load_stream(const uint2* p) { return __ldg(p); }
-inline uint32_t load_stream(const uint32_t* p) { return __ldg(p); }
+inline uint4 load_stream(const uint4* p) {
+  return __ldg(p);
+}
+inline uint2 load_stream(const uint2* p) {
+  return __ldg(p);
+}
+inline uint32_t load_stream(const uint32_t* p) {
+  return __ldg(p);
+}
 
+// The emulator copies at the wait, as late as the hardware may.
+inline void copy_async(void* to, const void* from, size_t bytes) {
+  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % bytes != 0) std::abort();
+  emulation::copy_later(to, from, bytes);
+}
+inline void copy_async_4(void* to, const void* from) {
+  copy_async(to, from, 4);
+}
 inline void copy_async_8(void* to, const void* from) {
-  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % 8 != 0) std::abort();
-  std::memcpy(to, from, 8);
+  copy_async(to, from, 8);
 }
 inline void copy_async_16(void* to, const void* from, bool valid = true) {
-  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % 16 != 0) std::abort();
+  static const uint8_t zero[16] = {};
   if (valid) {
-    std::memcpy(to, from, 16);
+    copy_async(to, from, 16);
   } else {
-    std::memset(to, 0, 16);
+    emulation::copy_later(to, zero, 16);
   }
 }
-inline void copy_async_wait() {}
+inline void copy_async_commit() {
+  emulation::close_copies();
+}
+template <int kPending>
+void copy_async_wait() {
+  emulation::finish_copies(kPending);
+}
 inline void launch_dependents() {}
 inline void wait_for_inputs() {}
 
-inline uint32_t cluster_rank() { return emulation::cluster_rank(); }
-inline void cluster_sync() { emulation::cluster_barrier(); }
-inline float load_cluster(const float* local, uint32_t rank) {
+inline uint32_t cluster_rank() {
+  return emulation::cluster_rank();
+}
+inline void cluster_sync() {
+  emulation::cluster_barrier();
+}
+template <typename T>
+T load_cluster(const T* local, uint32_t rank) {
   const auto offset = reinterpret_cast<const uint8_t*>(local) - emulation::dynamic_shared();
-  float v;
+  if (static_cast<size_t>(offset) % sizeof(T) != 0) std::abort();
+  T v;
   std::memcpy(&v, emulation::dynamic_shared_of(rank) + offset, sizeof v);
   return v;
 }

@@ -19,16 +19,20 @@ struct Shape {
 
 const std::vector<Shape>& shapes() {
   static const std::vector<Shape> all = {
-      {1792, 5120, 1},  {8192, 1280, 1},   {5120, 2048, 1},     {32768, 1280, 1}, {5120, 8192, 1}, {25600, 6144, 1},
-      {6400, 6144, 1},  {5120, 15360, 1},  {576, 5120, 1},      {5120, 576, 1},   {384, 5120, 2},  {512, 5120, 2},
-      {32, 5120, 2},    {128, 512, 2},     {32320, 5120, 2},    {129280, 256, 2}, {1, 5376, 2},    {2048, 4096, 2, 1024},
-      {8192, 4096, 2, 1024}, {3072, 4096, 2, 1024}, {128, 128, 2, 32}, {64, 64, 2, 16}, {640, 128, 2}, {33, 96, 1},
-      {31, 32, 1},      {1, 160, 1}};
+      {1792, 5120, 1},   {8192, 1280, 1}, {5120, 2048, 1},       {32768, 1280, 1},      {5120, 8192, 1},
+      {25600, 6144, 1},  {6400, 6144, 1}, {5120, 15360, 1},      {576, 5120, 1},        {5120, 576, 1},
+      {384, 5120, 2},    {512, 5120, 2},  {32, 5120, 2},         {128, 512, 2},         {32320, 5120, 2},
+      {129280, 256, 2},  {1, 5376, 2},    {2048, 4096, 2, 1024}, {8192, 4096, 2, 1024}, {3072, 4096, 2, 1024},
+      {128, 128, 2, 32}, {64, 64, 2, 16}, {640, 128, 2},         {33, 96, 1},           {31, 32, 1},
+      {1, 160, 1}};
   return all;
 }
 
 LinearShape shape_of(const Shape& s) {
-  return {.rows = s.out, .cols = s.in, .activation_bytes = s.bytes, .rowwise = s.per_group > 0,
+  return {.rows = s.out,
+          .cols = s.in,
+          .activation_bytes = s.bytes,
+          .rowwise = s.per_group > 0,
           .rows_per_group = s.per_group};
 }
 
@@ -63,7 +67,8 @@ TEST(LinearPlan, EveryLaunchFitsAndCoversTheRows) {
         EXPECT_TRUE(!l.persistent || l.reduce_offset > 0);
         const size_t activations = static_cast<size_t>(l.shard_warps * split.shard_blocks) *
                                    activation_block_bytes(l.n_tiles, s.bytes);
-        EXPECT_LE(activations, l.shared_bytes);
+        EXPECT_LE(activations, l.ring_offset);
+        EXPECT_LE(l.ring_offset + kLinearWarps * kRingBytes, l.shared_bytes);
         if (s.per_group > 0) {
           EXPECT_EQ(s.per_group % (l.row_warps * l.row_tiles * kTileRows), 0);
         }
@@ -73,7 +78,8 @@ TEST(LinearPlan, EveryLaunchFitsAndCoversTheRows) {
 }
 
 TEST(LinearPlan, DecodeShapesUseMostOfTheDevice) {
-  for (const Shape& s : {Shape{1792, 5120, 1}, Shape{8192, 1280, 1}, Shape{5120, 2048, 1}, Shape{384, 5120, 2}}) {
+  for (const Shape& s :
+       {Shape{1792, 5120, 1}, Shape{8192, 1280, 1}, Shape{5120, 2048, 1}, Shape{384, 5120, 2}}) {
     const LinearLaunch l = plan_linear(shape_of(s), split_linear(shape_of(s)), 6, kH200);
     EXPECT_GE(l.grid, 96) << s.out;
   }

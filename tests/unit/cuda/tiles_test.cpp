@@ -1,5 +1,5 @@
-// The weight layouts of the CUDA kernels: every map is a bijection, and decoding a tile the way the kernels do gives
-// each lane the elements that the matrix instruction expects of it.
+// The weight layouts of the CUDA kernels: every map is a bijection, and decoding a tile the way the kernels
+// do gives each lane the elements that the matrix instruction expects of it.
 #include "engine/kernels/cuda/plan/tiles.h"
 
 #include <gtest/gtest.h>
@@ -29,18 +29,21 @@ void expect_bijection(const Offset& offset, size_t element_bytes, size_t total_b
 
 TEST(Tiles, Fp8AndBf16AreBijections) {
   expect_bijection([](int64_t r, int64_t c) { return fp8_tile_offset(r, c, kCols / 32); }, 1, kRows * kCols);
-  expect_bijection([](int64_t r, int64_t c) { return bf16_tile_offset(r, c, kCols / 32); }, 2, kRows * kCols * 2);
+  expect_bijection([](int64_t r, int64_t c) { return bf16_tile_offset(r, c, kCols / 32); }, 2,
+                   kRows * kCols * 2);
 }
 
-// Which (row, column) of a tile the A operand of k16 step `j` holds: register 0..3, low or high half, on lane 4g + t.
-// Slots 2t, 2t+1 (registers 0, 1) and 2t+8, 2t+9 (registers 2, 3) of the instruction are columns 8t + 4j + 0..3 here.
+// Which (row, column) of a tile the A operand of k16 step `j` holds: register 0..3, low or high half, on lane
+// 4g + t. Slots 2t, 2t+1 (registers 0, 1) and 2t+8, 2t+9 (registers 2, 3) of the instruction are columns 8t +
+// 4j + 0..3 here.
 std::pair<int, int> operand_element(int j, int reg, int half, int lane) {
   const int g = lane / 4, t = lane % 4;
   return {g + 8 * (reg & 1), 8 * t + 4 * j + 2 * (reg >> 1) + half};
 }
 
 TEST(Tiles, Fp8WordsHoldTheOperand) {
-  // As Fp8Format::operand reads them: word and 16-bit half of a lane's 16 bytes for each register of both steps.
+  // As Fp8Format::operand reads them: word and 16-bit half of a lane's 16 bytes for each register of both
+  // steps.
   const int word_of[8] = {0, 2, 0, 2, 1, 3, 1, 3};
   const int half_of[8] = {0, 0, 1, 1, 0, 0, 1, 1};
   for (int lane = 0; lane < 32; ++lane) {
@@ -83,7 +86,8 @@ TEST(Tiles, Fp4CodesSurvivePlacing) {
     for (int element = 0; element < 8; ++element) {
       // The other elements take the complement, to show that no bit leaks.
       uint32_t word = 0;
-      for (int other = 0; other < 8; ++other) word |= fp4_place_code(other == element ? code : ~code & 15U, other);
+      for (int other = 0; other < 8; ++other)
+        word |= fp4_place_code(other == element ? code : ~code & 15U, other);
       uint32_t pair[4];
       decode_fp4_word(word, pair);
       const uint32_t half = (pair[element / 2] >> (16 * (element & 1))) & 0xFFFFU;
@@ -96,7 +100,8 @@ TEST(Tiles, Fp4WordsAndScalesAreBijections) {
   std::set<size_t> words, scales;
   for (int64_t row = 0; row < kRows; ++row) {
     for (int64_t col = 0; col < kCols; col += 8) words.insert(fp4_tile_word(row, col, kCols / 64));
-    for (int64_t block = 0; block < kCols / 32; ++block) scales.insert(fp4_scale_offset(row, block, kCols / 64));
+    for (int64_t block = 0; block < kCols / 32; ++block)
+      scales.insert(fp4_scale_offset(row, block, kCols / 64));
     EXPECT_EQ(fp4_tile_word(row, 5, kCols / 64), fp4_tile_word(row, 0, kCols / 64));
   }
   EXPECT_EQ(words.size(), static_cast<size_t>(kRows * kCols / 8));

@@ -1,6 +1,6 @@
-// The CUDA kernels and their backend, thread by thread on the CPU (tests/cuda_emulation): every kernel case that is
-// small enough, against the reference, whole and in pieces of the batch. What this cannot show is races between
-// threads that no barrier orders, and speed; benchmarks/gpu/run does both on a GPU.
+// The CUDA kernels and their backend, thread by thread on the CPU (tests/cuda_emulation): every kernel case
+// that is small enough, against the reference, whole and in pieces of the batch. What this cannot show is
+// races between threads that no barrier orders, and speed; benchmarks/gpu/run does both on a GPU.
 #include <gtest/gtest.h>
 
 #include "engine/kernels/cuda/cuda_backend.h"
@@ -26,12 +26,15 @@ Devices& devices() {
   return all;
 }
 
-bool contains(const std::string& name, const char* part) { return name.find(part) != std::string::npos; }
+bool contains(const std::string& name, const char* part) {
+  return name.find(part) != std::string::npos;
+}
 
-// Cases of real widths take the emulator long; they run on the GPU, and here with --gtest_also_run_disabled_tests.
+// Cases of real widths take the emulator long; they run on the GPU, and here with
+// --gtest_also_run_disabled_tests.
 bool slow(const std::string& name) {
-  for (const char* part : {"real", "wide", "long", "many heads", "many rows", "x2304", "x1280", "borders", "experts/tiny",
-                           "wider", "all outputs"}) {
+  for (const char* part : {"real", "wide", "long", "many heads", "many rows", "x2304", "x1280", "borders",
+                           "experts/tiny", "wider", "all outputs"}) {
     if (contains(name, part)) return true;
   }
   return false;
@@ -72,11 +75,14 @@ std::string test_name(const testing::TestParamInfo<KernelCase>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CudaKernel,
-                         testing::ValuesIn(cases_that([](const std::string& n) { return !slow(n); })), test_name);
+                         testing::ValuesIn(cases_that([](const std::string& n) { return !slow(n); })),
+                         test_name);
 INSTANTIATE_TEST_SUITE_P(All, SlowCudaKernel,
-                         testing::ValuesIn(cases_that([](const std::string& n) { return slow(n); })), test_name);
+                         testing::ValuesIn(cases_that([](const std::string& n) { return slow(n); })),
+                         test_name);
 INSTANTIATE_TEST_SUITE_P(All, PackedCudaKernel, testing::ValuesIn(cases_that([](const std::string& n) {
-                           return !slow(n) && (contains(n, "linear/bf16") || contains(n, "embed/") || contains(n, "draft/"));
+                           return !slow(n) && (contains(n, "linear/bf16") || contains(n, "embed/") ||
+                                               contains(n, "draft/"));
                          })),
                          test_name);
 

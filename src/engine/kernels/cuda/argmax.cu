@@ -27,7 +27,8 @@ __device__ __forceinline__ uint64_t block_max(uint64_t v) {
   return v;
 }
 
-__global__ void argmax_pieces_kernel(const float* logits, int64_t vocabulary, int64_t stride, uint64_t* best) {
+__global__ void argmax_pieces_kernel(const float* logits, int64_t vocabulary, int64_t stride,
+                                     uint64_t* best) {
   launch_dependents();
   wait_for_inputs();
   const int64_t piece = ceil_div(vocabulary, kPieces);
@@ -51,10 +52,10 @@ __global__ void argmax_finish_kernel(const uint64_t* best, int32_t* index) {
 
 }  // namespace
 
-void launch_argmax(const Launch& on, const float* logits, int rows, int64_t vocabulary, int64_t stride, int32_t* best,
-                   uint64_t* workspace) {
-  launch_kernel(on, argmax_pieces_kernel, dim3(kPieces, static_cast<unsigned>(rows)), kThreads, 0, 1, logits, vocabulary,
-                stride, workspace);
+void launch_argmax(const Launch& on, const float* logits, int rows, int64_t vocabulary, int64_t stride,
+                   int32_t* best, uint64_t* workspace) {
+  launch_kernel(on, argmax_pieces_kernel, dim3(kPieces, static_cast<unsigned>(rows)), kThreads, 0, 1, logits,
+                vocabulary, stride, workspace);
   launch_kernel(on, argmax_finish_kernel, dim3(static_cast<unsigned>(rows)), kThreads, 0, 1, workspace, best);
 }
 

@@ -1,11 +1,11 @@
-// Sparse attention over one shared latent (K = V). A cluster of blocks takes one row and 16 heads; each block owns
-// consecutive 64-slot chunks of the row's list.
+// Sparse attention over one shared latent (K = V). A cluster of blocks takes one row and 16 heads; each block
+// owns consecutive 64-slot chunks of the row's list.
 //
-// The contract rounds e = exp(z - m') to BF16 relative to the *running* maximum m' of the list. The blocks therefore
-// first compute all scores, exchange the chunk maxima through distributed shared memory (a running maximum is the
-// maximum of the chunks so far), and only then form e, so the rounding is the sequential one. What differs from the
-// sequential recurrence is only that a chunk's sums are multiplied once by exp(m' - m_last) instead of by a product of
-// factors, and the order of FP32 additions.
+// The contract rounds e = exp(z - m') to BF16 relative to the *running* maximum m' of the list. The blocks
+// therefore first compute all scores, exchange the chunk maxima through distributed shared memory (a running
+// maximum is the maximum of the chunks so far), and only then form e, so the rounding is the sequential one.
+// What differs from the sequential recurrence is only that a chunk's sums are multiplied once by exp(m' -
+// m_last) instead of by a product of factors, and the order of FP32 additions.
 #include "engine/kernels/cuda/device.cuh"
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda/paged.cuh"
@@ -18,8 +18,9 @@ constexpr int kWarps = 8;
 constexpr int kChunk = 64;  // slots
 constexpr int kHeads = 16;
 constexpr int kMaxWidth = 512;
-constexpr int kPad = 8;  // BF16 elements that keep ldmatrix rows in different banks
+constexpr int kPad = 8;                // BF16 elements that keep ldmatrix rows in different banks
 constexpr int kMaxChunksPerBlock = 2;  // what fits into the 99 KiB of a GB10 block
+constexpr int kMaxRanks = 16;          // blocks of a cluster
 constexpr float kInitialMax = -1e30f;
 
 struct AttentionParams {
@@ -51,7 +52,8 @@ __device__ __forceinline__ Slot slot_at(const SparseAttentionArgs& a, int row, i
   }
   slot -= a.window;
   if (slot < a.max_selected) {
-    const int entry = a.main_cache.base != nullptr ? a.selected[static_cast<int64_t>(row) * a.max_selected + slot] : -1;
+    const int entry =
+        a.main_cache.base != nullptr ? a.selected[static_cast<int64_t>(row) * a.max_selected + slot] : -1;
     if (entry < 0) return {nullptr, true};
     return {record_of(a.main_cache, sequence, entry), true};
   }
@@ -126,24 +128,26 @@ struct Shared {
   float z[kMaxChunksPerBlock][kHeads][kChunk];
   uint16_t e[kHeads][kChunk + kPad];
   float chunk_max[kMaxChunksPerBlock][kHeads];
-  float block_max[kHeads];   // over this block's chunks
-  float block_sum[kHeads];   // of e, times exp(m' - m_last)
+  float block_max[kHeads];  // over this block's chunks
+  float block_sum[kHeads];  // of e, times exp(m' - m_last)
   float running[kMaxChunksPerBlock][kHeads];
   float last_max[kHeads];
+  float divisor[kHeads];
 };
 // Partial outputs take the place of kv: FP32 [16][512].
 static_assert(sizeof(float) * kHeads * kMaxWidth <= sizeof(uint16_t) * kChunk * (kMaxWidth + kPad));
 
 // Loads and decodes one chunk into shared memory; returns through `live` a mask bit per slot of this warp.
-__device__ __forceinline__ void load_chunk(const SparseAttentionArgs& a, int row, int chunk, int slots, Shared& s,
-                                           uint32_t* live) {
+__device__ __forceinline__ void load_chunk(const SparseAttentionArgs& a, int row, int chunk, int slots,
+                                           Shared& s, uint32_t* live) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x / 32);
   constexpr int kPerWarp = kChunk / kWarps;
   Slot mine = {nullptr, false};
   const int slot = chunk * kChunk + warp * kPerWarp + lane;
   if (lane < kPerWarp && slot < slots) mine = slot_at(a, row, slot);
-  const bool aligned_window = (a.window_cache.record_bytes & 15) == 0 && (window_record_bytes(a.width) & 15) == 0;
+  const bool aligned_window =
+      (a.window_cache.record_bytes & 15) == 0 && (window_record_bytes(a.width) & 15) == 0;
   const bool aligned_main = (a.main_cache.record_bytes & 7) == 0;
   RawChannels raw[kPerWarp];
   bool main[kPerWarp];
@@ -158,12 +162,14 @@ __device__ __forceinline__ void load_chunk(const SparseAttentionArgs& a, int row
   }
   if (lane * 16 < a.width) {
 #pragma unroll
-    for (int i = 0; i < kPerWarp; ++i) decode_channels(raw[i], main[i], &s.kv[warp * kPerWarp + i][lane * 16]);
+    for (int i = 0; i < kPerWarp; ++i)
+      decode_channels(raw[i], main[i], &s.kv[warp * kPerWarp + i][lane * 16]);
   }
   *live = mask;
 }
 
-__global__ void __launch_bounds__(kThreads) sparse_attention_kernel(const __grid_constant__ AttentionParams params) {
+__global__ void __launch_bounds__(kThreads)
+    sparse_attention_kernel(const __grid_constant__ AttentionParams params) {
   SPARK_DYNAMIC_SHARED(uint8_t, memory);
   Shared& s = *reinterpret_cast<Shared*>(memory);
   const SparseAttentionArgs& a = params.a;
@@ -200,7 +206,8 @@ __global__ void __launch_bounds__(kThreads) sparse_attention_kernel(const __grid
     uint32_t live = 0;
     if (c > 0) __syncthreads();  // the previous chunk has been read
     load_chunk(a, row, chunk0 + c, slots, s, &live);
-    copy_async_wait();
+    copy_async_commit();
+    copy_async_wait<0>();
     __syncthreads();
     float d[4][4] = {};
     const uint16_t* q_row = &s.q[lane & 15][(lane >> 4) * 8];
@@ -246,10 +253,15 @@ __global__ void __launch_bounds__(kThreads) sparse_attention_kernel(const __grid
     const int head = static_cast<int>(threadIdx.x);
     float running = kInitialMax;
     float last = kInitialMax;
-    for (int r = 0; r < ranks; ++r) {
-      const float m = load_cluster(&s.block_max[head], static_cast<uint32_t>(r));
-      if (r < rank) running = fmaxf(running, m);
-      last = fmaxf(last, m);
+    float of_rank[kMaxRanks];
+#pragma unroll
+    for (int r = 0; r < kMaxRanks; ++r) {
+      of_rank[r] = r < ranks ? load_cluster(&s.block_max[head], static_cast<uint32_t>(r)) : kInitialMax;
+    }
+#pragma unroll
+    for (int r = 0; r < kMaxRanks; ++r) {
+      if (r < rank) running = fmaxf(running, of_rank[r]);
+      last = fmaxf(last, of_rank[r]);
     }
     for (int c = 0; c < mine; ++c) {
       running = fmaxf(running, s.chunk_max[c][head]);
@@ -314,33 +326,55 @@ __global__ void __launch_bounds__(kThreads) sparse_attention_kernel(const __grid
   }
   cluster_sync();
 
-  // Every block finishes its share of (head, channel pair).
-  const int pairs_per_head = a.width / 2;
-  for (int i = rank * kThreads + static_cast<int>(threadIdx.x); i < kHeads * pairs_per_head; i += ranks * kThreads) {
-    const int head = i / pairs_per_head;
-    const int channel = i % pairs_per_head * 2;
-    if (head0 + head >= a.heads) break;
-    float x = 0.0f, y = 0.0f, sum = 0.0f;
-    for (int r = 0; r < ranks; ++r) {
-      if (r * per_block >= chunks) break;
-      x += load_cluster(partial + head * a.width + channel, static_cast<uint32_t>(r));
-      y += load_cluster(partial + head * a.width + channel + 1, static_cast<uint32_t>(r));
-      sum += load_cluster(&s.block_sum[head], static_cast<uint32_t>(r));
+  // Every block finishes its share of (head, four channels); blocks without a chunk hold zeros.
+  if (threadIdx.x < kHeads) {
+    const int head = static_cast<int>(threadIdx.x);
+    float of_rank[kMaxRanks];
+#pragma unroll
+    for (int r = 0; r < kMaxRanks; ++r) {
+      of_rank[r] = r < ranks ? load_cluster(&s.block_sum[head], static_cast<uint32_t>(r)) : 0.0f;
     }
-    const float m = s.last_max[head];
-    uint32_t out = 0;
-    if (m > kInitialMax) {
-      const float divisor = sum + expf(a.sink[head0 + head] - m);
-      out = pack_bf16(x / divisor, y / divisor);
-      const int z = channel - (a.width - 2 * a.pairs);
-      if (z >= 0) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int r = 0; r < kMaxRanks; ++r) sum += of_rank[r];
+    if (head0 + head < a.heads) s.divisor[head] = sum + expf(a.sink[head0 + head] - s.last_max[head]);
+  }
+  __syncthreads();
+  const int fours = a.width / 4;
+  for (int i = rank * kThreads + static_cast<int>(threadIdx.x); i < kHeads * fours; i += ranks * kThreads) {
+    const int head = i / fours;
+    const int channel = i % fours * 4;
+    if (head0 + head >= a.heads) break;
+    float4 of_rank[kMaxRanks];
+#pragma unroll
+    for (int r = 0; r < kMaxRanks; ++r) {
+      of_rank[r] = r < ranks
+                       ? load_cluster(reinterpret_cast<const float4*>(partial + head * a.width + channel),
+                                      static_cast<uint32_t>(r))
+                       : float4{0.0f, 0.0f, 0.0f, 0.0f};
+    }
+    float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int r = 0; r < kMaxRanks; ++r) {
+      sum.x += of_rank[r].x, sum.y += of_rank[r].y, sum.z += of_rank[r].z, sum.w += of_rank[r].w;
+    }
+    uint32_t out[2] = {0, 0};
+    if (s.last_max[head] > kInitialMax) {
+      const float divisor = s.divisor[head];
+      out[0] = pack_bf16(sum.x / divisor, sum.y / divisor);
+      out[1] = pack_bf16(sum.z / divisor, sum.w / divisor);
+#pragma unroll
+      for (int pair = 0; pair < 2; ++pair) {
+        const int z = channel + 2 * pair - (a.width - 2 * a.pairs);
+        if (z < 0) continue;
         const float* angle = a.cos_sin + (static_cast<int64_t>(row) * a.pairs + z / 2) * 2;
-        const float v = bf16_low(out), w = bf16_high(out);
+        const float v = bf16_low(out[pair]), w = bf16_high(out[pair]);
         const float c = angle[0], n = -angle[1];
-        out = pack_bf16(v * c - w * n, v * n + w * c);
+        out[pair] = pack_bf16(v * c - w * n, v * n + w * c);
       }
     }
-    *reinterpret_cast<uint32_t*>(a.o + (static_cast<int64_t>(row) * a.heads + head0 + head) * a.width + channel) = out;
+    *reinterpret_cast<uint2*>(a.o + (static_cast<int64_t>(row) * a.heads + head0 + head) * a.width +
+                              channel) = make_uint2(out[0], out[1]);
   }
   cluster_sync();  // others may still read this block's sums
 }

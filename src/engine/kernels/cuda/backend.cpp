@@ -18,13 +18,14 @@ constexpr size_t kStagingBytes = size_t{8} << 20;
 constexpr size_t kMaxGraphs = 96;
 constexpr int64_t kIndexWorkspaceBytes = int64_t{256} << 20;
 
-// Scratch memory by use. Kernels on one stream run in order, so a slot is reused by the next call of the same kind.
+// Scratch memory by use. Kernels on one stream run in order, so a slot is reused by the next call of the same
+// kind.
 enum class Scratch : uint8_t {
   kMhcPartials,
   kExpertCount,
   kExpertItems,
   kExpertAssignment,
-  kExpertRank,
+  kExpertDestination,
   kExpertCodes,
   kExpertScales,
   kSharedGate,
@@ -41,7 +42,8 @@ enum class Scratch : uint8_t {
 };
 
 bool supported(const cudaDeviceProp& properties) {
-  return (properties.major == 9 && properties.minor == 0) || (properties.major == 12 && properties.minor == 1);
+  return (properties.major == 9 && properties.minor == 0) ||
+         (properties.major == 12 && properties.minor == 1);
 }
 
 // One recorded step.
@@ -98,7 +100,9 @@ class Backend final : public CudaBackend {
 
   // ---- memory ----
 
-  void* allocate(size_t bytes, const std::string& purpose) override { return arena_->allocate(bytes, purpose); }
+  void* allocate(size_t bytes, const std::string& purpose) override {
+    return arena_->allocate(bytes, purpose);
+  }
 
   void upload(void* to, const void* from_host, size_t bytes) override {
     join();
@@ -119,7 +123,9 @@ class Backend final : public CudaBackend {
   }
 
   Weight place(const Weight& host) override { return store_->place(host); }
-  ExpertBank place_experts(std::span<const ExpertWeights> host) override { return store_->place_experts(host); }
+  ExpertBank place_experts(std::span<const ExpertWeights> host) override {
+    return store_->place_experts(host);
+  }
   Weight synthetic_weight(WeightFormat format, int64_t rows, int64_t cols, uint64_t seed) override {
     return store_->synthetic(format, rows, cols, seed);
   }
@@ -133,7 +139,8 @@ class Backend final : public CudaBackend {
     chained_ = false;
   }
   const uint8_t* synthetic_bytes(int64_t bytes, uint64_t seed) override {
-    auto* memory = static_cast<uint8_t*>(arena_->allocate(static_cast<size_t>(round_up(bytes, 8)), "benchmark"));
+    auto* memory =
+        static_cast<uint8_t*>(arena_->allocate(static_cast<size_t>(round_up(bytes, 8)), "benchmark"));
     launch_fill(main(), Fill::kE4m3, memory, round_up(bytes, 8), seed, 0, 1);
     chained_ = false;
     return memory;
@@ -193,19 +200,26 @@ class Backend final : public CudaBackend {
 
   void quantise(const QuantiseArgs& args) override { launch_quantise(main(), args); }
 
-  void linear(const LinearArgs& args) override { linear_on([this] { return main(); }, args); }
+  void linear(const LinearArgs& args) override {
+    linear_on([this] { return main(); }, args);
+  }
 
   void grouped_linear(const GroupedLinearArgs& args) override {
     const PreparedWeight& w = WeightStore::prepared(*args.weight);
     if (w.layout != Layout::kFp8 || w.rows % args.groups != 0) {
-      throw Error("grouped projection of " + std::to_string(w.rows) + " rows in " + std::to_string(args.groups) +
-                      " groups",
+      throw Error("grouped projection of " + std::to_string(w.rows) + " rows in " +
+                      std::to_string(args.groups) + " groups",
                   "CUDA backend", "the weight is FP8 and its rows are whole groups");
     }
     if (w.rows / args.groups % kTileRows != 0) {
       return launch_linear_plain(main(), w,
-                                 {.out = w.rows, .cols = w.cols, .rows_per_group = w.rows / args.groups, .x = args.x,
-                                  .x_stride = args.groups * w.cols, .rows = args.rows, .y = args.y,
+                                 {.out = w.rows,
+                                  .cols = w.cols,
+                                  .rows_per_group = w.rows / args.groups,
+                                  .x = args.x,
+                                  .x_stride = args.groups * w.cols,
+                                  .rows = args.rows,
+                                  .y = args.y,
                                   .y_stride = w.rows});
     }
     const LinearShape shape = {.rows = w.rows,
@@ -218,11 +232,12 @@ class Backend final : public CudaBackend {
     p.rows_per_group = static_cast<int>(shape.rows_per_group);
     p.groups = args.groups;
     p.y_stride = w.rows;
-    run_rows(shape, p, args.rows, [this] { return main(); }, launch_stream_fp8_bf16,
-             [&](StreamGemmParams& piece, int first) {
-               piece.x = args.x + first * piece.x_stride;
-               piece.y = args.y + first * w.rows;
-             });
+    run_rows(
+        shape, p, args.rows, [this] { return main(); }, launch_stream_fp8_bf16,
+        [&](StreamGemmParams& piece, int first) {
+          piece.x = args.x + first * piece.x_stride;
+          piece.y = args.y + first * w.rows;
+        });
   }
 
   void rms_norm(const RmsNormArgs& args) override { launch_rms_norm(main(), args); }
@@ -237,8 +252,8 @@ class Backend final : public CudaBackend {
   void mhc_mix(const MhcMixArgs& args) override {
     require_streams(args.streams);
     const int64_t columns = int64_t{args.streams} * args.hidden;
-    float* partials = scratch<float>(Scratch::kMhcPartials,
-                                     int64_t{args.rows} * kMixOutputs * mhc_mix_chunks(columns));
+    float* partials =
+        scratch<float>(Scratch::kMhcPartials, int64_t{args.rows} * kMixOutputs * mhc_mix_chunks(columns));
     const auto* fn = reinterpret_cast<const float*>(WeightStore::prepared(*args.fn).tiles);
     fork();
     const Launch first = beside();
@@ -261,7 +276,9 @@ class Backend final : public CudaBackend {
 
   void stream_mean(const StreamMeanArgs& args) override { launch_stream_mean(main(), args); }
   void gather_rows(const GatherRowsArgs& args) override { launch_gather_rows(main(), args); }
-  void engram_dequantise(const EngramDequantiseArgs& args) override { launch_engram_dequantise(main(), args); }
+  void engram_dequantise(const EngramDequantiseArgs& args) override {
+    launch_engram_dequantise(main(), args);
+  }
 
   void engram_inject(const EngramInjectArgs& args) override {
     join();
@@ -288,11 +305,13 @@ class Backend final : public CudaBackend {
     const bool produce = args.mode == CandidateMode::kProduce;
     if (args.scores != nullptr) {
       // All scores, for whoever looks at them; they also serve an unrestricted selection.
-      launch_index_scores(main(), args, {.row_end = args.step.rows, .scores = args.scores, .stride = args.max_entries},
+      launch_index_scores(main(), args,
+                          {.row_end = args.step.rows, .scores = args.scores, .stride = args.max_entries},
                           false);
     }
     IndexWorkspace work;
-    work.stride = std::max<int64_t>(1, restricted ? int64_t{args.max_blocks} * args.block_size : args.max_entries);
+    work.stride =
+        std::max<int64_t>(1, restricted ? int64_t{args.max_blocks} * args.block_size : args.max_entries);
     work.block_stride = produce ? ceil_div(std::max(args.max_entries, 1), args.block_size) : 0;
     const int64_t fit = std::max<int64_t>(8, kIndexWorkspaceBytes / (2 * (work.stride + work.block_stride)));
     const int piece = static_cast<int>(std::min<int64_t>(fit, args.step.rows));
@@ -324,13 +343,16 @@ class Backend final : public CudaBackend {
     work.item_count = scratch<int32_t>(Scratch::kExpertCount, 1);
     work.items = scratch<ExpertItem>(Scratch::kExpertItems, most);
     work.assignment = scratch<int32_t>(Scratch::kExpertAssignment, most);
-    work.rank = scratch<int32_t>(Scratch::kExpertRank, most);
+    work.destination = scratch<int32_t>(Scratch::kExpertDestination, most);
     work.codes = scratch<uint8_t>(Scratch::kExpertCodes, most * stride);
-    work.scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 32);
+    work.scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 16);
 
     fork();
     const auto side = [this] { return beside(); };
-    const LinearArgs product = {.rows = args.step.rows, .x_q = args.x_q, .weight = &args.shared->w1, .y = gate,
+    const LinearArgs product = {.rows = args.step.rows,
+                                .x_q = args.x_q,
+                                .weight = &args.shared->w1,
+                                .y = gate,
                                 .y_stride = args.width};
     linear_on(side, product);
     LinearArgs second = product;
@@ -338,8 +360,9 @@ class Backend final : public CudaBackend {
     second.y = up;
     linear_on(side, second);
     launch_swiglu_quantise(beside(), gate, up, args.step.rows, args.width, args.limit, t);
-    linear_on(side, {.rows = args.step.rows, .x_q = t, .weight = &args.shared->w2, .y = shared,
-                     .y_stride = args.hidden});
+    linear_on(
+        side,
+        {.rows = args.step.rows, .x_q = t, .weight = &args.shared->w2, .y = shared, .y_stride = args.hidden});
 
     for (int first = 0; first < args.step.rows; first += kMaxLinearRows) {
       const int count = std::min(kMaxLinearRows, args.step.rows - first);
@@ -353,7 +376,8 @@ class Backend final : public CudaBackend {
   // ---- selection ----
 
   void argmax(const float* logits, int32_t rows, int64_t columns, int32_t* index) override {
-    launch_argmax(main(), logits, rows, columns, columns, index, scratch<uint64_t>(Scratch::kArgmax, rows * 64));
+    launch_argmax(main(), logits, rows, columns, columns, index,
+                  scratch<uint64_t>(Scratch::kArgmax, rows * 64));
   }
 
   void draft(const DraftArgs& args) override {
@@ -367,23 +391,28 @@ class Backend final : public CudaBackend {
       linear({.rows = rows, .x = m, .weight = args.head, .y_f32 = product, .y_stride = args.vocab});
       const Launch pieces = main();
       const Launch finish = main();
-      launch_draft_pick(pieces, finish, args, place, product, WeightStore::prepared(*args.confidence_proj), m, best);
+      launch_draft_pick(pieces, finish, args, place, product, WeightStore::prepared(*args.confidence_proj), m,
+                        best);
     }
   }
 
  private:
   static void require_streams(int streams) {
     if (streams >= 1 && streams <= 4) return;
-    throw Error(std::to_string(streams) + " residual streams", "CUDA backend", "the kernels take one to four");
+    throw Error(std::to_string(streams) + " residual streams", "CUDA backend",
+                "the kernels take one to four");
   }
   static void require_four(int streams) {
     if (streams == 4) return;
-    throw Error("collapse of " + std::to_string(streams) + " residual streams", "CUDA backend", "the kernel takes four");
+    throw Error("collapse of " + std::to_string(streams) + " residual streams", "CUDA backend",
+                "the kernel takes four");
   }
 
-  // The next launch on the main chain. It may overlap its predecessor unless that is a copy, a graph or an event.
+  // The next launch on the main chain. It may overlap its predecessor unless that is a copy, a graph or an
+  // event.
   Launch main() {
-    const Launch on = {.stream = stream_->get(), .dependent = options_.dependent_launch && chained_, .device = limits_};
+    const Launch on = {
+        .stream = stream_->get(), .dependent = options_.dependent_launch && chained_, .device = limits_};
     chained_ = true;
     return on;
   }
@@ -391,8 +420,8 @@ class Backend final : public CudaBackend {
   // The next launch beside it; fork() comes first.
   Launch beside() {
     if (!options_.side_stream) return main();
-    const Launch on = {.stream = side_->get(), .dependent = options_.dependent_launch && side_chained_,
-                       .device = limits_};
+    const Launch on = {
+        .stream = side_->get(), .dependent = options_.dependent_launch && side_chained_, .device = limits_};
     side_chained_ = true;
     return on;
   }
@@ -464,8 +493,8 @@ class Backend final : public CudaBackend {
 
   // Cuts the rows of the step into launches and runs them; `aim` points a piece at its inputs and outputs.
   template <class Where, class Run, class Aim>
-  void run_rows(const LinearShape& shape, const StreamGemmParams& params, int rows, const Where& where, const Run& run,
-                const Aim& aim) {
+  void run_rows(const LinearShape& shape, const StreamGemmParams& params, int rows, const Where& where,
+                const Run& run, const Aim& aim) {
     const LinearSplit split = split_linear(shape);
     for (int first = 0; first < rows;) {
       const LinearLaunch plan = plan_linear(shape, split, rows - first, limits_);
@@ -476,7 +505,9 @@ class Backend final : public CudaBackend {
       p.row_warps = plan.row_warps;
       p.shard_warps = plan.shard_warps;
       p.cluster = plan.cluster;
+      p.ring_offset = static_cast<uint32_t>(plan.ring_offset);
       p.reduce_offset = static_cast<uint32_t>(plan.reduce_offset);
+      p.persistent = plan.persistent;
       aim(p, first);
       run(where(), plan, p);
       first += p.rows;
@@ -488,8 +519,14 @@ class Backend final : public CudaBackend {
     const PreparedWeight& w = WeightStore::prepared(*args.weight);
     if (w.layout == Layout::kF32 || w.layout == Layout::kPlainBf16) {
       return launch_linear_plain(where(), w,
-                                 {.out = w.rows, .cols = w.cols, .rows_per_group = w.rows, .x = args.x,
-                                  .x_stride = w.cols, .rows = args.rows, .y = args.y, .y_f32 = args.y_f32,
+                                 {.out = w.rows,
+                                  .cols = w.cols,
+                                  .rows_per_group = w.rows,
+                                  .x = args.x,
+                                  .x_stride = w.cols,
+                                  .rows = args.rows,
+                                  .y = args.y,
+                                  .y_f32 = args.y_f32,
                                   .y_stride = args.y_stride});
     }
     if (w.layout == Layout::kFp4) return launch_linear_fp4(where(), args, w);
@@ -508,7 +545,7 @@ class Backend final : public CudaBackend {
       if (args.y_f32 != nullptr) p.y_f32 = args.y_f32 + first * args.y_stride;
     };
     run_rows(shape, params, args.rows, where,
-             codes                          ? launch_stream_fp8
+             codes                         ? launch_stream_fp8
              : w.layout == Layout::kPacked ? launch_stream_packed
                                            : launch_stream_bf16,
              aim);

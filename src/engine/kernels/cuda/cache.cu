@@ -6,8 +6,8 @@
 namespace spark::engine::cuda {
 namespace {
 
-__global__ void rope_angles_kernel(const int32_t* position, const int32_t* sequence, int rows, int back, int pairs,
-                                   const float* freq, float* cos_sin) {
+__global__ void rope_angles_kernel(const int32_t* position, const int32_t* sequence, int rows, int back,
+                                   int pairs, const float* freq, float* cos_sin) {
   launch_dependents();
   wait_for_inputs();
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -21,10 +21,10 @@ __global__ void rope_angles_kernel(const int32_t* position, const int32_t* seque
   cos_sin[2 * i + 1] = s;
 }
 
-// The rotated value of channel `c` of a vector whose last 2*pairs channels rotate; `v` and `partner` are this channel
-// and its neighbour in the pair.
-__device__ __forceinline__ float rotated(float v, float partner, int c, int width, int pairs, const float* cos_sin,
-                                         bool inverse) {
+// The rotated value of channel `c` of a vector whose last 2*pairs channels rotate; `v` and `partner` are this
+// channel and its neighbour in the pair.
+__device__ __forceinline__ float rotated(float v, float partner, int c, int width, int pairs,
+                                         const float* cos_sin, bool inverse) {
   const int z = c - (width - 2 * pairs);
   if (z < 0) return v;
   const float cosine = cos_sin[z & ~1];
@@ -83,16 +83,17 @@ __device__ __forceinline__ float rotated_channel(const uint16_t* x, int block, i
 }
 
 __global__ void window_write_kernel(const int32_t* position, const int32_t* sequence, int width, int pairs,
-                                    const float* cos_sin, const uint16_t* kv, PagedCache cache, uint8_t* records) {
+                                    const float* cos_sin, const uint16_t* kv, PagedCache cache,
+                                    uint8_t* records) {
   launch_dependents();
   wait_for_inputs();
   const int row = static_cast<int>(blockIdx.x);
   if (sequence[row] < 0) return;
-  uint8_t* record = records != nullptr
-                        ? records + static_cast<int64_t>(row) * window_record_bytes(width)
-                        : record_of(cache, sequence[row], position[row]);
+  uint8_t* record = records != nullptr ? records + static_cast<int64_t>(row) * window_record_bytes(width)
+                                       : record_of(cache, sequence[row], position[row]);
   if (record == nullptr) return;
-  for (int block = static_cast<int>(threadIdx.x / 32); block < width / 32; block += static_cast<int>(blockDim.x / 32)) {
+  for (int block = static_cast<int>(threadIdx.x / 32); block < width / 32;
+       block += static_cast<int>(blockDim.x / 32)) {
     const float v = rotated_channel(kv + static_cast<int64_t>(row) * width, block, width, pairs,
                                     cos_sin + static_cast<int64_t>(row) * pairs * 2);
     write_fp8_block(v, record + block * 32, record + width + block);
@@ -112,15 +113,18 @@ __global__ void entry_write_kernel(const int32_t* position, const int32_t* seque
   const float* angles = cos_sin + static_cast<int64_t>(row) * pairs * 2;
   const int main_blocks = width / 32;
   const int blocks = main_blocks + key_width / 32;
-  for (int block = static_cast<int>(threadIdx.x / 32); block < blocks; block += static_cast<int>(blockDim.x / 32)) {
+  for (int block = static_cast<int>(threadIdx.x / 32); block < blocks;
+       block += static_cast<int>(blockDim.x / 32)) {
     if (block < main_blocks) {
       if (main_record == nullptr) continue;
-      const float v = rotated_channel(latent + static_cast<int64_t>(row) * width, block, width, pairs, angles);
+      const float v =
+          rotated_channel(latent + static_cast<int64_t>(row) * width, block, width, pairs, angles);
       write_fp4_e4m3_blocks(v, main_record + block * 16, main_record + width / 2 + block * 2);
     } else {
       if (key_record == nullptr) continue;
       const int b = block - main_blocks;
-      const float v = rotated_channel(key + static_cast<int64_t>(row) * key_width, b, key_width, pairs, angles);
+      const float v =
+          rotated_channel(key + static_cast<int64_t>(row) * key_width, b, key_width, pairs, angles);
       write_fp4_ue8m0_block(v, key_record + b * 16, key_record + key_width / 2 + b);
     }
   }
@@ -133,14 +137,17 @@ __global__ void index_query_kernel(const float* cos_sin, int heads, int width, i
   wait_for_inputs();
   const int64_t vector = blockIdx.x;
   const int64_t row = vector / heads;
-  for (int block = static_cast<int>(threadIdx.x / 32); block < width / 32; block += static_cast<int>(blockDim.x / 32)) {
+  for (int block = static_cast<int>(threadIdx.x / 32); block < width / 32;
+       block += static_cast<int>(blockDim.x / 32)) {
     const float v = rotated_channel(q + vector * width, block, width, pairs, cos_sin + row * pairs * 2);
-    write_fp4_ue8m0_block(v, packed + vector * (width / 2) + block * 16, scales + vector * (width / 32) + block);
+    write_fp4_ue8m0_block(v, packed + vector * (width / 2) + block * 16,
+                          scales + vector * (width / 32) + block);
   }
 }
 
-__global__ void pool_pairs_kernel(const int32_t* position, const int32_t* sequence, const int32_t* first_row, int width,
-                                  int ring, const float* kv, const float* score, const float* state, uint16_t* pooled) {
+__global__ void pool_pairs_kernel(const int32_t* position, const int32_t* sequence, const int32_t* first_row,
+                                  int width, int ring, const float* kv, const float* score,
+                                  const float* state, uint16_t* pooled) {
   launch_dependents();
   wait_for_inputs();
   const int64_t row = blockIdx.y;
@@ -167,8 +174,8 @@ __global__ void pool_pairs_kernel(const int32_t* position, const int32_t* sequen
   pooled[row * width + c] = result;
 }
 
-__global__ void pool_store_kernel(const int32_t* position, const int32_t* sequence, const int32_t* last_row, int width,
-                                  int ring, const float* kv, const float* score, float* state) {
+__global__ void pool_store_kernel(const int32_t* position, const int32_t* sequence, const int32_t* last_row,
+                                  int width, int ring, const float* kv, const float* score, float* state) {
   launch_dependents();
   wait_for_inputs();
   const int64_t row = blockIdx.y;
@@ -179,46 +186,50 @@ __global__ void pool_store_kernel(const int32_t* position, const int32_t* sequen
   slot[width + c] = score[row * width + c];
 }
 
-int warps_for(int blocks) { return 32 * std::min(blocks, 20); }
+int warps_for(int blocks) {
+  return 32 * std::min(blocks, 20);
+}
 
 }  // namespace
 
 void launch_rope_angles(const Launch& on, const RopeAnglesArgs& args) {
-  launch_kernel(on, rope_angles_kernel, dim3(static_cast<unsigned>(ceil_div(int64_t{args.step.rows} * args.pairs, 128))),
-                128, 0, 1, args.step.position, args.step.sequence, args.step.rows, args.back, args.pairs, args.freq,
+  launch_kernel(on, rope_angles_kernel,
+                dim3(static_cast<unsigned>(ceil_div(int64_t{args.step.rows} * args.pairs, 128))), 128, 0, 1,
+                args.step.position, args.step.sequence, args.step.rows, args.back, args.pairs, args.freq,
                 args.cos_sin);
 }
 
 void launch_rope(const Launch& on, const RopeArgs& args) {
   const int64_t total = int64_t{args.rows} * args.heads * args.pairs;
-  launch_kernel(on, rope_kernel, dim3(static_cast<unsigned>(ceil_div(total, 128))), 128, 0, 1, args.cos_sin, args.heads,
-                args.width, args.pairs, args.inverse, static_cast<int>(total), args.x);
+  launch_kernel(on, rope_kernel, dim3(static_cast<unsigned>(ceil_div(total, 128))), 128, 0, 1, args.cos_sin,
+                args.heads, args.width, args.pairs, args.inverse, static_cast<int>(total), args.x);
 }
 
 void launch_window_write(const Launch& on, const WindowWriteArgs& args) {
-  launch_kernel(on, window_write_kernel, dim3(static_cast<unsigned>(args.step.rows)), warps_for(args.width / 32), 0, 1,
-                args.step.position, args.step.sequence, args.width, args.pairs, args.cos_sin, args.kv, args.cache,
-                args.records);
+  launch_kernel(on, window_write_kernel, dim3(static_cast<unsigned>(args.step.rows)),
+                warps_for(args.width / 32), 0, 1, args.step.position, args.step.sequence, args.width,
+                args.pairs, args.cos_sin, args.kv, args.cache, args.records);
 }
 
 void launch_pool_pairs(const Launch& pool, const Launch& store, const PoolPairsArgs& args) {
   const dim3 grid(static_cast<unsigned>(ceil_div(args.width, 128)), static_cast<unsigned>(args.step.rows));
-  launch_kernel(pool, pool_pairs_kernel, grid, 128, 0, 1, args.step.position, args.step.sequence, args.step.first_row,
-                args.width, args.ring, args.kv, args.score, args.state, args.pooled);
-  launch_kernel(store, pool_store_kernel, grid, 128, 0, 1, args.step.position, args.step.sequence, args.step.last_row,
-                args.width, args.ring, args.kv, args.score, args.state);
+  launch_kernel(pool, pool_pairs_kernel, grid, 128, 0, 1, args.step.position, args.step.sequence,
+                args.step.first_row, args.width, args.ring, args.kv, args.score, args.state, args.pooled);
+  launch_kernel(store, pool_store_kernel, grid, 128, 0, 1, args.step.position, args.step.sequence,
+                args.step.last_row, args.width, args.ring, args.kv, args.score, args.state);
 }
 
 void launch_entry_write(const Launch& on, const EntryWriteArgs& args) {
   launch_kernel(on, entry_write_kernel, dim3(static_cast<unsigned>(args.step.rows)),
-                warps_for(args.width / 32 + args.key_width / 32), 0, 1, args.step.position, args.step.sequence,
-                args.ratio, args.width, args.key_width, args.pairs, args.cos_sin, args.latent, args.key,
-                args.main_cache, args.key_cache);
+                warps_for(args.width / 32 + args.key_width / 32), 0, 1, args.step.position,
+                args.step.sequence, args.ratio, args.width, args.key_width, args.pairs, args.cos_sin,
+                args.latent, args.key, args.main_cache, args.key_cache);
 }
 
 void launch_index_query(const Launch& on, const IndexQueryArgs& args) {
-  launch_kernel(on, index_query_kernel, dim3(static_cast<unsigned>(args.rows * args.heads)), warps_for(args.width / 32),
-                0, 1, args.cos_sin, args.heads, args.width, args.pairs, args.q, args.packed, args.scales);
+  launch_kernel(on, index_query_kernel, dim3(static_cast<unsigned>(args.rows * args.heads)),
+                warps_for(args.width / 32), 0, 1, args.cos_sin, args.heads, args.width, args.pairs, args.q,
+                args.packed, args.scales);
 }
 
 }  // namespace spark::engine::cuda

@@ -2,10 +2,10 @@
 //
 //   if (cuda_device_count() > 0) backend = make_cuda_backend({});
 //
-// Weights are cut into tiles in the order of the matrix instruction's registers when they are placed, in their own
-// formats; large BF16 weights (vocabulary head) are packed to 12 bits an element, exactly. All buffers come from an
-// arena; scratch memory grows on the first steps and stays. A recorded step is captured into a CUDA graph on its
-// second run. A row's result depends on neither the rows beside it nor their number.
+// Weights are cut into tiles in the order of the matrix instruction's registers when they are placed, in
+// their own formats; large BF16 weights (vocabulary head) are packed to 12 bits an element, exactly. All
+// buffers come from an arena; scratch memory grows on the first steps and stays. A recorded step is captured
+// into a CUDA graph on its second run. A row's result depends on neither the rows beside it nor their number.
 #pragma once
 
 #include <memory>
@@ -16,9 +16,9 @@ namespace spark::engine {
 
 struct CudaOptions {
   int device = 0;
-  bool dependent_launch = true;       // kernels start while their predecessors drain
-  bool side_stream = true;            // mHC coefficients and the shared expert run beside the main chain
-  int64_t pack_rows_from = 16384;     // BF16 weights with at least this many rows are packed
+  bool dependent_launch = true;    // kernels start while their predecessors drain
+  bool side_stream = true;         // mHC coefficients and the shared expert run beside the main chain
+  int64_t pack_rows_from = 16384;  // BF16 weights with at least this many rows are packed
 };
 
 // What the device is and what the backend uses of it.
@@ -43,8 +43,8 @@ class CudaBackend : public Backend {
   virtual void synchronise() = 0;
   virtual int64_t allocated_bytes() const = 0;
 
-  // Weights of pseudo-random contents in the kernels' layouts, for measurements at full size. FP8 and FP4 scales lie
-  // around 2^-8, BF16 values around 2^-6.
+  // Weights of pseudo-random contents in the kernels' layouts, for measurements at full size. FP8 and FP4
+  // scales lie around 2^-8, BF16 values around 2^-6.
   virtual Weight synthetic_weight(WeightFormat format, int64_t rows, int64_t cols, uint64_t seed) = 0;
   virtual ExpertBank synthetic_experts(int experts, int64_t hidden, int64_t width, uint64_t seed) = 0;
   // Bytes that one use of a placed weight reads.
@@ -60,8 +60,8 @@ class CudaBackend : public Backend {
   // index[m] = the largest of logits[m][0 .. columns), the lowest index on ties.
   virtual void argmax(const float* logits, int32_t rows, int64_t columns, int32_t* index) = 0;
 
-  // Records `body` as a graph and returns the mean time of one of `repeats` replays in microseconds, after a warm-up;
-  // the minimum over `rounds` such means.
+  // Records `body` as a graph and returns the mean time of one of `repeats` replays in microseconds, after a
+  // warm-up; the minimum over `rounds` such means.
   virtual double time_graph(const std::function<void()>& body, int repeats, int rounds) = 0;
 };
 

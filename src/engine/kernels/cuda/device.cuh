@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #ifdef SPARK_CUDA_EMULATION
-#include "cuda_emulation/instructions.h"
+#include SPARK_CUDA_EMULATION  // names the emulator's instructions
 #else
 #include "engine/kernels/cuda/instructions.cuh"
 #endif
@@ -12,12 +12,21 @@
 
 namespace spark::engine::cuda {
 
-// ---- number formats -------------------------------------------------------------------------------------------------
+// ---- number formats
+// -------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ float bf16_to_float(uint32_t bits) { return __uint_as_float(bits << 16); }
-__device__ __forceinline__ float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
-__device__ __forceinline__ float round_to_bf16(float v) { return bf16_to_float(float_to_bf16(v)); }
+__device__ __forceinline__ float bf16_to_float(uint32_t bits) {
+  return __uint_as_float(bits << 16);
+}
+__device__ __forceinline__ float bf16_low(uint32_t pair) {
+  return __uint_as_float(pair << 16);
+}
+__device__ __forceinline__ float bf16_high(uint32_t pair) {
+  return __uint_as_float(pair & 0xFFFF0000u);
+}
+__device__ __forceinline__ float round_to_bf16(float v) {
+  return bf16_to_float(float_to_bf16(v));
+}
 
 // Byte b stands for 2^(b - 127); 0 is an FP32 subnormal, 255 is NaN.
 __device__ __forceinline__ float ue8m0_to_float(uint32_t b) {
@@ -32,19 +41,27 @@ __device__ __forceinline__ uint32_t ue8m0_ceil(float v) {
 }
 
 // 1 / 2^(byte - 127) for byte 1..253.
-__device__ __forceinline__ float ue8m0_inverse(uint32_t byte) { return __uint_as_float((254 - byte) << 23); }
+__device__ __forceinline__ float ue8m0_inverse(uint32_t byte) {
+  return __uint_as_float((254 - byte) << 23);
+}
 
-__device__ __forceinline__ float2 e4m3x2_to_float2(uint32_t codes) { return half2_to_float2(e4m3x2_to_half2(codes)); }
+__device__ __forceinline__ float2 e4m3x2_to_float2(uint32_t codes) {
+  return half2_to_float2(e4m3x2_to_half2(codes));
+}
 
-__device__ __forceinline__ float e4m3_to_float(uint32_t code) { return e4m3x2_to_float2(code & 0xFFu).x; }
+__device__ __forceinline__ float e4m3_to_float(uint32_t code) {
+  return e4m3x2_to_float2(code & 0xFFu).x;
+}
 
-__device__ __forceinline__ uint32_t float_to_e4m3(float v) { return floats_to_e4m3x2(v, 0.0f) & 0xFFu; }
+__device__ __forceinline__ uint32_t float_to_e4m3(float v) {
+  return floats_to_e4m3x2(v, 0.0f) & 0xFFu;
+}
 
 // Ties go to the even code; NaN becomes +6 as the conversion instruction of newer devices does it.
 __device__ __forceinline__ uint32_t float_to_e2m1(float v) {
   const float a = fabsf(v);
-  const uint32_t code = uint32_t{a > 0.25f} + uint32_t{a >= 0.75f} + uint32_t{a > 1.25f} + uint32_t{a >= 1.75f} +
-                        uint32_t{a > 2.5f} + uint32_t{a >= 3.5f} + uint32_t{a > 5.0f};
+  const uint32_t code = uint32_t{a > 0.25f} + uint32_t{a >= 0.75f} + uint32_t{a > 1.25f} +
+                        uint32_t{a >= 1.75f} + uint32_t{a > 2.5f} + uint32_t{a >= 3.5f} + uint32_t{a > 5.0f};
   return v != v ? 7u : code | ((__float_as_uint(v) >> 28) & 8u);
 }
 
@@ -76,7 +93,8 @@ __device__ __forceinline__ void fp4_word_to_half2(uint32_t w, uint32_t (&pair)[4
   pair[3] = ((w << 2) & 0x80008000u) | ((w << 9) & 0x0E000E00u);
 }
 
-// ---- block quantisers -----------------------------------------------------------------------------------------------
+// ---- block quantisers
+// -----------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ uint32_t fp8_block_scale(float amax) {
   if (!(amax < __uint_as_float(0x7F800000u))) return 255;
@@ -109,7 +127,8 @@ __device__ __forceinline__ float group_amax(float v) {
   return __uint_as_float(bits);
 }
 
-// ---- reductions: fixed trees, the same for every thread that asks ---------------------------------------------------
+// ---- reductions: fixed trees, the same for every thread that asks
+// ---------------------------------------------------
 
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
@@ -117,7 +136,8 @@ __device__ __forceinline__ float warp_sum(float v) {
   return v;
 }
 
-// Sum over the block, returned to every thread. `scratch` holds 32 floats and may be reused after the next barrier.
+// Sum over the block, returned to every thread. `scratch` holds 32 floats and may be reused after the next
+// barrier.
 __device__ __forceinline__ float block_sum(float v, float* scratch) {
   v = warp_sum(v);
   const int warps = static_cast<int>(blockDim.x + 31) / 32;
@@ -127,6 +147,8 @@ __device__ __forceinline__ float block_sum(float v, float* scratch) {
   return warp_sum(lane < warps ? scratch[lane] : 0.0f);
 }
 
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ __forceinline__ float sigmoid(float x) {
+  return 1.0f / (1.0f + expf(-x));
+}
 
 }  // namespace spark::engine::cuda

@@ -1,5 +1,6 @@
-// The drafter's head: for each place in the draft blocks, gather the previous token's Markov row, (product elsewhere),
-// pick the best biased logit, and take the confidence. All sequences' rows at one place go together.
+// The drafter's head: for each place in the draft blocks, gather the previous token's Markov row, (product
+// elsewhere), pick the best biased logit, and take the confidence. All sequences' rows at one place go
+// together.
 #include "engine/kernels/cuda/device.cuh"
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda/table.cuh"
@@ -45,8 +46,8 @@ __device__ __forceinline__ uint64_t block_max(uint64_t v, uint64_t* scratch) {
   return v;
 }
 
-__global__ void draft_pieces_kernel(StepRows step, int place, const float* base, const float* product, int64_t vocab,
-                                    float* logits, uint64_t* best) {
+__global__ void draft_pieces_kernel(StepRows step, int place, const float* base, const float* product,
+                                    int64_t vocab, float* logits, uint64_t* best) {
   __shared__ uint64_t scratch[kThreads / 32];
   launch_dependents();
   wait_for_inputs();
@@ -75,11 +76,12 @@ __global__ void draft_finish_kernel(StepRows step, int place, const uint64_t* be
   wait_for_inputs();
   const int row = static_cast<int>(blockIdx.x);
   if (!is_active(step, row, place)) return;
-  const uint64_t v = block_max(threadIdx.x < kPieces ? best[static_cast<int64_t>(row) * kPieces + threadIdx.x] : 0, scratch);
+  const uint64_t v =
+      block_max(threadIdx.x < kPieces ? best[static_cast<int64_t>(row) * kPieces + threadIdx.x] : 0, scratch);
   float sum = 0.0f;
   for (int i = static_cast<int>(threadIdx.x); i < hidden + rank; i += kThreads) {
-    const uint16_t value =
-        i < hidden ? x[static_cast<int64_t>(row) * hidden + i] : m[static_cast<int64_t>(row) * rank + i - hidden];
+    const uint16_t value = i < hidden ? x[static_cast<int64_t>(row) * hidden + i]
+                                      : m[static_cast<int64_t>(row) * rank + i - hidden];
     sum = fmaf(bf16_to_float(value), bf16_to_float(table_value(proj, 0, i)), sum);
   }
   sum = block_sum(sum, sums);
@@ -91,18 +93,20 @@ __global__ void draft_finish_kernel(StepRows step, int place, const uint64_t* be
 
 }  // namespace
 
-void launch_draft_gather(const Launch& on, const DraftArgs& args, int place, const PreparedWeight& embed, uint16_t* m) {
-  launch_kernel(on, draft_gather_kernel, dim3(static_cast<unsigned>(args.step.rows)), kThreads, 0, 1, args.step, place,
-                table_view(embed), args.rank, args.draft, m);
+void launch_draft_gather(const Launch& on, const DraftArgs& args, int place, const PreparedWeight& embed,
+                         uint16_t* m) {
+  launch_kernel(on, draft_gather_kernel, dim3(static_cast<unsigned>(args.step.rows)), kThreads, 0, 1,
+                args.step, place, table_view(embed), args.rank, args.draft, m);
 }
 
 void launch_draft_pick(const Launch& pieces, const Launch& finish, const DraftArgs& args, int place,
-                       const float* product, const PreparedWeight& confidence_proj, const uint16_t* m, uint64_t* best) {
-  launch_kernel(pieces, draft_pieces_kernel, dim3(kPieces, static_cast<unsigned>(args.step.rows)), kThreads, 0, 1,
-                args.step, place, args.base, product, int64_t{args.vocab}, args.logits, best);
-  launch_kernel(finish, draft_finish_kernel, dim3(static_cast<unsigned>(args.step.rows)), kThreads, 0, 1, args.step,
-                place, best, args.x, m, table_view(confidence_proj), args.hidden, args.rank, args.draft,
-                args.confidence);
+                       const float* product, const PreparedWeight& confidence_proj, const uint16_t* m,
+                       uint64_t* best) {
+  launch_kernel(pieces, draft_pieces_kernel, dim3(kPieces, static_cast<unsigned>(args.step.rows)), kThreads,
+                0, 1, args.step, place, args.base, product, int64_t{args.vocab}, args.logits, best);
+  launch_kernel(finish, draft_finish_kernel, dim3(static_cast<unsigned>(args.step.rows)), kThreads, 0, 1,
+                args.step, place, best, args.x, m, table_view(confidence_proj), args.hidden, args.rank,
+                args.draft, args.confidence);
 }
 
 }  // namespace spark::engine::cuda

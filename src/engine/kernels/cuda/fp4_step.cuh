@@ -5,8 +5,8 @@
 
 namespace spark::engine::cuda {
 
-// Four UE8M0 scales from one word: of rows g (x0, x1: two blocks) and g + 8 (y0, y1) of a tile. Byte 0 counts as 0 and
-// 255 as infinity: a scale of 2^-127 adds nothing, one of NaN must stay visible.
+// Four UE8M0 scales from one word: of rows g (x0, x1: two blocks) and g + 8 (y0, y1) of a tile. Byte 0 counts
+// as 0 and 255 as infinity: a scale of 2^-127 adds nothing, one of NaN must stay visible.
 struct RowScales {
   float x0, x1, y0, y1;
 };
@@ -15,10 +15,10 @@ __device__ __forceinline__ RowScales row_scales(uint32_t word) {
           __uint_as_float((word << 7) & 0x7F800000u), __uint_as_float((word >> 1) & 0x7F800000u)};
 }
 
-// Two blocks, each summed, scaled and added. x holds the lane's eight codes of either block, x_scale[block][column]
-// those of columns 2t and 2t + 1. The sums come out multiplied by 1 / kFp4EmbedScale.
-__device__ __forceinline__ void fp4_tile_step(float (&sum)[4], const uint4& w, uint32_t scale_word, const uint4& x,
-                                              const float (&x_scale)[2][2]) {
+// Two blocks, each summed, scaled and added. x holds the lane's eight codes of either block,
+// x_scale[block][column] those of columns 2t and 2t + 1. The sums come out multiplied by 1 / kFp4EmbedScale.
+__device__ __forceinline__ void fp4_tile_step(float (&sum)[4], const uint4& w, uint32_t scale_word,
+                                              const uint4& x, const float (&x_scale)[2][2]) {
   const RowScales s = row_scales(scale_word);
 #pragma unroll
   for (int block = 0; block < 2; ++block) {

@@ -1,10 +1,10 @@
 // The indexer: scores of FP4 queries against FP4 keys, then exact selection.
 //
-// Scores: a warp takes 16 keys at a time, decoded once to BF16 (exact) as the A operand, and multiplies them with the
-// 32 query heads of up to eight rows of the sequence. Head 8t + 2j + i is column 2t + i of tile j, so that lane t of a
-// quad owns eight heads in a row and the sum over ascending heads is a chain over the four lanes.
-// Selection: one block per row finds the k-th largest 16-bit key with two 8-bit histograms and writes what lies above
-// it, and as many of the ties as fit, in ascending order of position.
+// Scores: a warp takes 16 keys at a time, decoded once to BF16 (exact) as the A operand, and multiplies them
+// with the 32 query heads of up to eight rows of the sequence. Head 8t + 2j + i is column 2t + i of tile j,
+// so that lane t of a quad owns eight heads in a row and the sum over ascending heads is a chain over the
+// four lanes. Selection: one block per row finds the k-th largest 16-bit key with two 8-bit histograms and
+// writes what lies above it, and as many of the ties as fit, in ascending order of position.
 #include "engine/kernels/cuda/device.cuh"
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda/paged.cuh"
@@ -12,20 +12,22 @@
 namespace spark::engine::cuda {
 namespace {
 
-// ---- scores ---------------------------------------------------------------------------------------------------------
+// ---- scores
+// ---------------------------------------------------------------------------------------------------------
 
 constexpr int kScoreThreads = 256;
 constexpr int kScoreWarps = 8;
-constexpr int kHeads = 32;      // padded
+constexpr int kHeads = 32;  // padded
 constexpr int kMaxWidth = 128;
 constexpr int kMaxBlocks = kMaxWidth / 32;
-constexpr int kGroupRows = 8;   // rows of a sequence that share a pass over the keys
-constexpr int kEntriesPerBlock = 256;
+constexpr int kGroupRows = 8;          // rows of a sequence that share a pass over the keys
+constexpr int kEntriesPerBlock = 128;  // a tile of 16 for every warp
 
 struct ScoreParams {
   IndexSelectArgs a;
   IndexWorkspace work;
   bool restricted;
+  int shared_keys;  // of the selection: keys that its shared memory holds
 };
 
 struct ScoreShared {
@@ -52,7 +54,8 @@ __device__ __forceinline__ uint4 fp4_to_bf16(uint32_t codes, float scale) {
 }
 
 // The entry at place i of a row's list: itself, or the i-th entry of its candidate blocks (-1: none).
-__device__ __forceinline__ int entry_at(const IndexSelectArgs& a, bool restricted, int row, int i, int visible) {
+__device__ __forceinline__ int entry_at(const IndexSelectArgs& a, bool restricted, int row, int i,
+                                        int visible) {
   if (restricted) {
     const int slot = i / a.block_size;
     if (slot >= a.max_blocks) return -1;
@@ -88,6 +91,7 @@ __global__ void __launch_bounds__(kScoreThreads) score_kernel(const __grid_const
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int g = lane >> 2, t = lane & 3;
   const int blocks = a.width / 32;
+#pragma unroll 4
   for (int i = warp; i < rows * 4 * blocks; i += kScoreWarps) {
     const int block = i % blocks;
     const int j = i / blocks % 4;
@@ -97,7 +101,7 @@ __global__ void __launch_bounds__(kScoreThreads) score_kernel(const __grid_const
     if (head < a.heads) {
       const int64_t vector = static_cast<int64_t>(row0 + r) * a.heads + head;
       const uint32_t codes = load_unaligned(a.q_packed + vector * (a.width / 2) + block * 16 + t * 4, true);
-      q = fp4_to_bf16(codes, ue8m0_to_float(a.q_scales[vector * blocks + block]));
+      q = fp4_to_bf16(codes, ue8m0_to_float(__ldg(a.q_scales + vector * blocks + block)));
     }
     s.q[r][j][block][lane] = q;
   }
@@ -105,7 +109,8 @@ __global__ void __launch_bounds__(kScoreThreads) score_kernel(const __grid_const
     const int r = i / kHeads, head = i % kHeads;
     s.weight[r][head] =
         head < a.heads
-            ? round_to_bf16(bf16_to_float(a.head_weight[static_cast<int64_t>(row0 + r) * a.heads + head]) * a.weight_factor)
+            ? round_to_bf16(bf16_to_float(a.head_weight[static_cast<int64_t>(row0 + r) * a.heads + head]) *
+                            a.weight_factor)
             : 0.0f;
   }
   __syncthreads();
@@ -167,14 +172,16 @@ __global__ void __launch_bounds__(kScoreThreads) score_kernel(const __grid_const
       if (t < 2) {
         const int i = base + g + t * 8;
         if (i < list) {
-          p.work.scores[static_cast<int64_t>(row0 - p.work.row_begin + r) * p.work.stride + i] = float_to_bf16(t == 0 ? sum[0] : sum[1]);
+          p.work.scores[static_cast<int64_t>(row0 - p.work.row_begin + r) * p.work.stride + i] =
+              float_to_bf16(t == 0 ? sum[0] : sum[1]);
         }
       }
     }
   }
 }
 
-// ---- selection ------------------------------------------------------------------------------------------------------
+// ---- selection
+// ------------------------------------------------------------------------------------------------------
 
 constexpr int kSelectThreads = 1024;
 constexpr int kSelectWarps = kSelectThreads / 32;
@@ -193,7 +200,8 @@ struct SelectShared {
   uint32_t threshold, need, bin;
 };
 
-// Finds T and the number of ties so that keys > T and the first `need` keys == T are the k largest of `count`.
+// Finds T and the number of ties so that keys > T and the first `need` keys == T are the k largest of
+// `count`.
 template <class Key>
 __device__ void find_threshold(SelectShared& s, int count, int k, const Key& key) {
   const int thread = static_cast<int>(threadIdx.x);
@@ -203,12 +211,14 @@ __device__ void find_threshold(SelectShared& s, int count, int k, const Key& key
     for (int i = thread; i < kSelectWarps / 4 * 256; i += kSelectThreads) (&s.histogram[0][0])[i] = 0;
     __syncthreads();
     uint32_t* mine = s.histogram[thread / 128];
-    for (int i = thread; i < count; i += kSelectThreads) {
-      const uint32_t v = key(i);
-      if (pass == 0) {
-        atomicAdd(&mine[v >> 8], 1u);
-      } else if (v >> 8 == high) {
-        atomicAdd(&mine[v & 255u], 1u);
+    // Scores repeat: lanes with the same bin add once.
+    for (int i = thread; i < static_cast<int>(round_up(count, 32)); i += kSelectThreads) {
+      const uint32_t v = i < count ? key(i) : 0u;
+      const bool counts = i < count && (pass == 0 || v >> 8 == high);
+      const uint32_t bin = counts ? (pass == 0 ? v >> 8 : v & 255u) : 256u;
+      const uint32_t same = __match_any_sync(~0u, bin);
+      if (counts && (threadIdx.x & 31) == static_cast<unsigned>(__ffs(static_cast<int>(same)) - 1)) {
+        atomicAdd(&mine[bin], static_cast<uint32_t>(__popc(same)));
       }
     }
     __syncthreads();
@@ -284,7 +294,8 @@ __device__ int select_ascending(SelectShared& s, int count, int k, const Key& ke
     const uint32_t below = (1u << lane) - 1;
     const uint32_t a = above_before + __popc(above_mask & below);
     const uint32_t e = equal_before + __popc(equal_mask & below);
-    if (i < last && (v > threshold || (v == threshold && e < need))) emit(static_cast<int>(a + min(e, need)), i);
+    if (i < last && (v > threshold || (v == threshold && e < need)))
+      emit(static_cast<int>(a + min(e, need)), i);
     above_before += __popc(above_mask);
     equal_before += __popc(equal_mask);
   }
@@ -320,7 +331,23 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(const __grid_con
     __syncthreads();
     list = kept;
   }
-  const auto key = [&](int i) { return order_key(scores[i]); };
+  // The keys of the row are looked at several times: keep as many as fit in shared memory.
+  SPARK_DYNAMIC_SHARED(uint16_t, keys);
+  const int kept_keys = min(list, p.shared_keys);
+  for (int first = thread; first < kept_keys; first += 8 * kSelectThreads) {
+    uint32_t v[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      v[j] = first + j * kSelectThreads < kept_keys ? scores[first + j * kSelectThreads] : 0u;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if (first + j * kSelectThreads < kept_keys) {
+        keys[first + j * kSelectThreads] = static_cast<uint16_t>(order_key(v[j]));
+      }
+    }
+  }
+  __syncthreads();
+  const auto key = [&](int i) { return i < kept_keys ? uint32_t{keys[i]} : order_key(scores[i]); };
   const auto emit = [&](int at, int i) {
     selected[at] = p.restricted ? candidates[i / a.block_size] * a.block_size + i % a.block_size : i;
   };
@@ -337,7 +364,8 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(const __grid_con
   int mine = 0;
   for (int b = thread; b < count; b += kSelectThreads) {
     uint32_t largest = 0;
-    for (int i = b * a.block_size; i < min((b + 1) * a.block_size, visible); ++i) largest = max(largest, key(i));
+    for (int i = b * a.block_size; i < min((b + 1) * a.block_size, visible); ++i)
+      largest = max(largest, key(i));
     if (b == count - 1) largest = 0xFFFF;  // the newest block is always kept
     best[b] = static_cast<uint16_t>(largest);
     mine += largest > kLowestKey;
@@ -352,23 +380,30 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(const __grid_con
 
 }  // namespace
 
-void launch_index_scores(const Launch& on, const IndexSelectArgs& args, const IndexWorkspace& work, bool restricted) {
+void launch_index_scores(const Launch& on, const IndexSelectArgs& args, const IndexWorkspace& work,
+                         bool restricted) {
   if (args.heads > kHeads || args.width > kMaxWidth || args.width % 32 != 0) {
-    throw Error("indexer with " + std::to_string(args.heads) + " heads of width " + std::to_string(args.width),
-                "CUDA backend", "at most 32 heads of a multiple of 32 up to 128 channels");
+    throw Error(
+        "indexer with " + std::to_string(args.heads) + " heads of width " + std::to_string(args.width),
+        "CUDA backend", "at most 32 heads of a multiple of 32 up to 128 channels");
   }
   const int64_t list = restricted ? std::min<int64_t>(int64_t{args.max_blocks} * args.block_size,
                                                       round_up(args.max_entries, args.block_size))
                                   : args.max_entries;
   launch_kernel(on, score_kernel,
-                dim3(static_cast<unsigned>(ceil_div(list, kEntriesPerBlock)), static_cast<unsigned>(work.row_end - work.row_begin)),
-                kScoreThreads, sizeof(ScoreShared), 1, ScoreParams{args, work, restricted});
+                dim3(static_cast<unsigned>(ceil_div(list, kEntriesPerBlock)),
+                     static_cast<unsigned>(work.row_end - work.row_begin)),
+                kScoreThreads, sizeof(ScoreShared), 1, ScoreParams{args, work, restricted, 0});
 }
 
 void launch_index_select(const Launch& on, const IndexSelectArgs& args, const IndexWorkspace& work) {
   const bool restricted = args.mode == CandidateMode::kRestrict;
-  launch_kernel(on, select_kernel, dim3(static_cast<unsigned>(work.row_end - work.row_begin)), kSelectThreads, 0, 1,
-                ScoreParams{args, work, restricted});
+  // Rows of up to 32,768 keys keep them all.
+  const int64_t most = restricted ? int64_t{args.max_blocks} * args.block_size : args.max_entries;
+  const int shared_keys = static_cast<int>(std::min<int64_t>(std::max<int64_t>(most, 8), 32768));
+  launch_kernel(on, select_kernel, dim3(static_cast<unsigned>(work.row_end - work.row_begin)), kSelectThreads,
+                static_cast<size_t>(shared_keys) * sizeof(uint16_t), 1,
+                ScoreParams{args, work, restricted, shared_keys});
 }
 
 }  // namespace spark::engine::cuda

@@ -10,7 +10,9 @@ namespace spark::engine::cuda {
 
 #define SPARK_DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) type name[]
 
-__device__ __forceinline__ uint16_t float_to_bf16(float v) { return __bfloat16_as_ushort(__float2bfloat16_rn(v)); }
+__device__ __forceinline__ uint16_t float_to_bf16(float v) {
+  return __bfloat16_as_ushort(__float2bfloat16_rn(v));
+}
 
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   uint32_t d;
@@ -47,19 +49,22 @@ __device__ __forceinline__ uint32_t floats_to_e4m3x2(float low, float high) {
   return d;
 }
 
-// ---- matrix instruction ---------------------------------------------------------------------------------------------
+// ---- matrix instruction
+// ---------------------------------------------------------------------------------------------
 
-// d += a (16x16, row) * b (16x8, col). Lane 4g + t: a = rows g, g+8 of slots 2t, 2t+1, then of slots 2t+8, 2t+9;
-// b = the same slots of column g; d = (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1).
-__device__ __forceinline__ void mma_f16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                                        uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+// d += a (16x16, row) * b (16x8, col). Lane 4g + t: a = rows g, g+8 of slots 2t, 2t+1, then of slots 2t+8,
+// 2t+9; b = the same slots of column g; d = (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1).
+__device__ __forceinline__ void mma_f16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                        uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-__device__ __forceinline__ void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                                         uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+__device__ __forceinline__ void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                         uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
@@ -81,7 +86,8 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* 
                : "memory");
 }
 
-// ---- memory ---------------------------------------------------------------------------------------------------------
+// ---- memory
+// ---------------------------------------------------------------------------------------------------------
 
 // Weights are read once per step by one block: keep them out of L1.
 __device__ __forceinline__ uint4 load_stream(const uint4* p) {
@@ -103,7 +109,8 @@ __device__ __forceinline__ uint32_t load_stream(const uint32_t* p) {
 }
 
 __device__ __forceinline__ void copy_async_8(void* to_shared, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to_shared)), "l"(from) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to_shared)), "l"(from)
+               : "memory");
 }
 // Copies 16 bytes, or writes 16 zero bytes when `valid` is false.
 __device__ __forceinline__ void copy_async_16(void* to_shared, const void* from, bool valid = true) {
@@ -111,19 +118,35 @@ __device__ __forceinline__ void copy_async_16(void* to_shared, const void* from,
                "r"(valid ? 16 : 0)
                : "memory");
 }
+__device__ __forceinline__ void copy_async_4(void* to_shared, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to_shared)), "l"(from)
+               : "memory");
+}
+// Copies of a thread since its last commit form a group; groups end in order.
+__device__ __forceinline__ void copy_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Waits until at most kPending of this thread's groups are under way.
+template <int kPending>
 __device__ __forceinline__ void copy_async_wait() {
-  asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// ---- programmatic dependent launch ----------------------------------------------------------------------------------
-// Every kernel of this backend starts with launch_dependents() and calls wait_for_inputs() before it touches anything
-// that an earlier kernel wrote or still reads. Before that it may only read weights. Both are no-ops in a launch
+// ---- programmatic dependent launch
+// ---------------------------------------------------------------------------------- Every kernel of this
+// backend starts with launch_dependents() and calls wait_for_inputs() before it touches anything that an
+// earlier kernel wrote or still reads. Before that it may only read weights. Both are no-ops in a launch
 // without the attribute.
 
-__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_inputs() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_dependents() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_inputs() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 
-// ---- clusters -------------------------------------------------------------------------------------------------------
+// ---- clusters
+// -------------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ uint32_t cluster_rank() {
   uint32_t r;
@@ -133,12 +156,22 @@ __device__ __forceinline__ uint32_t cluster_rank() {
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
-// The value at the same place of another block's dynamic shared memory.
+// The value at the same place of another block's dynamic shared memory. Volatile keeps it behind the
+// cluster's barrier; several may be under way at once.
 __device__ __forceinline__ float load_cluster(const float* local, uint32_t rank) {
   uint32_t at;
   float v;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(local)), "r"(rank));
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(at));
+  return v;
+}
+__device__ __forceinline__ float4 load_cluster(const float4* local, uint32_t rank) {
+  uint32_t at;
+  float4 v;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(local)), "r"(rank));
+  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(at));
   return v;
 }
 

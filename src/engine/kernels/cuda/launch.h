@@ -1,5 +1,5 @@
-// Kernel parameters and the functions that launch them. Included by the .cu files and by the backend; every pointer
-// lies in device memory. The arithmetic of each operation is specified in engine/kernels/*.h.
+// Kernel parameters and the functions that launch them. Included by the .cu files and by the backend; every
+// pointer lies in device memory. The arithmetic of each operation is specified in engine/kernels/*.h.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,7 +20,8 @@ inline void check(cudaError_t status, const char* what) {
               status == cudaErrorMemoryAllocation ? "free device memory or load a smaller model" : "");
 }
 
-// Where a kernel goes. `dependent`: it may start while its predecessor drains (programmatic dependent launch).
+// Where a kernel goes. `dependent`: it may start while its predecessor drains (programmatic dependent
+// launch).
 struct Launch {
   cudaStream_t stream = nullptr;
   bool dependent = false;
@@ -41,15 +42,18 @@ void launch_kernel(const Launch&, void (*kernel)(Parameters...), dim3 grid, int 
 }
 #else
 template <class... Parameters, class... Arguments>
-void launch_kernel(const Launch& on, void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared_bytes,
-                   int cluster, Arguments&&... arguments) {
+void launch_kernel(const Launch& on, void (*kernel)(Parameters...), dim3 grid, int threads,
+                   size_t shared_bytes, int cluster, Arguments&&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  if (shared_bytes > 48 * 1024) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+  // The limit of 48 KiB is for static and dynamic shared memory together.
+  if (shared_bytes > 32 * 1024) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shared_bytes)),
           "raising a kernel's shared memory");
   }
   if (cluster > 8) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "allowing a large cluster");
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+          "allowing a large cluster");
   }
   cudaLaunchAttribute attributes[2];
   unsigned count = 0;
@@ -76,12 +80,13 @@ void launch_kernel(const Launch& on, void (*kernel)(Parameters...), dim3 grid, i
 }
 #endif
 
-// ---- weights in the kernels' layouts --------------------------------------------------------------------------------
+// ---- weights in the kernels' layouts
+// --------------------------------------------------------------------------------
 
 enum class Layout : uint8_t {
   kFp8,
   kBf16,
-  kPacked,     // 12 bits an element
+  kPacked,  // 12 bits an element
   kFp4,
   kF32,        // row-major, as in the checkpoint
   kPlainBf16,  // row-major: widths that are no multiple of eight
@@ -105,24 +110,30 @@ struct PreparedWeight {
 int64_t prepared_bytes(Layout layout, int64_t rows, int64_t cols);
 int64_t fp4_scale_bytes(int64_t rows, int64_t cols);
 
-// Raw checkpoint form -> tiles. `tiles` and the scales lie in zeroed memory of prepared_bytes / fp4_scale_bytes.
+// Raw checkpoint form -> tiles. `tiles` and the scales lie in zeroed memory of prepared_bytes /
+// fp4_scale_bytes.
 void launch_prepare_fp8(const Launch& on, const uint8_t* raw, int64_t rows, int64_t cols, uint8_t* tiles);
 void launch_prepare_bf16(const Launch& on, const uint16_t* raw, int64_t rows, int64_t cols, uint8_t* tiles);
-void launch_prepare_fp4(const Launch& on, const uint8_t* raw, const uint8_t* raw_scales, int64_t rows, int64_t cols,
-                        uint8_t* tiles, uint8_t* scales);
-// Packing: histogram of exponents [257] (256: zeros), then codes, and the exceptions of each row (count, then fill).
+void launch_prepare_fp4(const Launch& on, const uint8_t* raw, const uint8_t* raw_scales, int64_t rows,
+                        int64_t cols, uint8_t* tiles, uint8_t* scales);
+// Packing: histogram of exponents [257] (256: zeros), then codes, and the exceptions of each row (count, then
+// fill).
 void launch_count_exponents(const Launch& on, const uint16_t* raw, int64_t elements, uint64_t* histogram);
 void launch_count_exceptions(const Launch& on, const uint16_t* raw, int64_t rows, int64_t cols, int base,
                              uint32_t* counts);
-void launch_pack(const Launch& on, const uint16_t* raw, int64_t rows, int64_t cols, int base, const uint32_t* offsets,
-                 uint8_t* tiles, uint32_t* exceptions);
+void launch_pack(const Launch& on, const uint16_t* raw, int64_t rows, int64_t cols, int base,
+                 const uint32_t* offsets, uint8_t* tiles, uint32_t* exceptions);
 // Adds the number of elements whose unpacked value differs from raw to *mismatches.
-void launch_verify_pack(const Launch& on, const PreparedWeight& weight, const uint16_t* raw, uint32_t* mismatches);
-// Pseudo-random contents in place of a checkpoint: bytes, E4M3 without NaN, UE8M0 in [low, low + span), BF16 normals.
+void launch_verify_pack(const Launch& on, const PreparedWeight& weight, const uint16_t* raw,
+                        uint32_t* mismatches);
+// Pseudo-random contents in place of a checkpoint: bytes, E4M3 without NaN, UE8M0 in [low, low + span), BF16
+// normals.
 enum class Fill : uint8_t { kBytes, kE4m3, kUe8m0, kBf16 };
-void launch_fill(const Launch& on, Fill kind, void* to, int64_t bytes, uint64_t seed, uint32_t low, uint32_t span);
+void launch_fill(const Launch& on, Fill kind, void* to, int64_t bytes, uint64_t seed, uint32_t low,
+                 uint32_t span);
 
-// ---- linear ---------------------------------------------------------------------------------------------------------
+// ---- linear
+// ---------------------------------------------------------------------------------------------------------
 
 constexpr int kLinearThreads = 32 * kLinearWarps;
 
@@ -143,7 +154,9 @@ struct StreamGemmParams {
   int row_warps = 1;
   int shard_warps = 1;
   int cluster = 1;
+  uint32_t ring_offset = 0;
   uint32_t reduce_offset = 0;
+  bool persistent = false;
   int64_t out = 0;  // weight rows
   int rows_per_group = 0;
   int groups = 1;
@@ -176,14 +189,15 @@ struct PlainProduct {
 };
 void launch_linear_plain(const Launch& on, const PreparedWeight& weight, const PlainProduct& product);
 
-// ---- experts --------------------------------------------------------------------------------------------------------
+// ---- experts
+// --------------------------------------------------------------------------------------------------------
 
 struct PreparedExperts {
   int experts = 0;
   int64_t hidden = 0;
   int64_t width = 0;
   // One run of memory per matrix kind, expert after expert.
-  const uint8_t* gate_up = nullptr;         // tiles of w1, then of w3
+  const uint8_t* gate_up = nullptr;  // tiles of w1, then of w3
   const uint8_t* gate_up_scales = nullptr;
   const uint8_t* down = nullptr;
   const uint8_t* down_scales = nullptr;
@@ -200,11 +214,12 @@ struct ExpertItem {
 // Workspace of one launch of at most kMaxLinearRows rows.
 struct ExpertWorkspace {
   int32_t* item_count = nullptr;
-  ExpertItem* items = nullptr;     // [rows * top_k]
-  int32_t* assignment = nullptr;   // [rows * top_k] sorted by expert: row * top_k + slot
-  int32_t* rank = nullptr;         // [rows * top_k] place of a slot's expert among its row's, by ascending expert
-  uint8_t* codes = nullptr;        // [rows * top_k][padded width], down_activation_offset order
-  uint8_t* scales = nullptr;       // [rows * top_k][padded width / 32]
+  ExpertItem* items = nullptr;    // [rows * top_k]
+  int32_t* assignment = nullptr;  // [rows * top_k] sorted by expert: row * top_k + slot
+  int32_t* destination =
+      nullptr;                // [rows * top_k] in the same order: row * top_k + place among the row's experts
+  uint8_t* codes = nullptr;   // [rows * top_k][padded width], down_activation_offset order
+  uint8_t* scales = nullptr;  // [rows * top_k][padded width / 64][4]: two scales, two unused bytes
 };
 
 int64_t expert_codes_stride(int64_t width);
@@ -213,14 +228,15 @@ void launch_expert_plan(const Launch& on, const ExpertsArgs& args, int first_row
 void launch_expert_gate_up(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
                            const PreparedExperts& bank, const ExpertWorkspace& work);
 // `shared` is the shared expert's output, BF16 [rows][hidden], of the rows from first_row on.
-void launch_expert_down(const Launch& on, const ExpertsArgs& args, int first_row, int rows, const PreparedExperts& bank,
-                        const ExpertWorkspace& work, const uint16_t* shared);
+void launch_expert_down(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
+                        const PreparedExperts& bank, const ExpertWorkspace& work, const uint16_t* shared);
 // t = silu(gate) * up with the clamps, quantised per 32: gate and up are BF16 [rows][width].
-void launch_swiglu_quantise(const Launch& on, const uint16_t* gate, const uint16_t* up, int rows, int64_t width,
-                            float limit, const QuantisedRows& out);
+void launch_swiglu_quantise(const Launch& on, const uint16_t* gate, const uint16_t* up, int rows,
+                            int64_t width, float limit, const QuantisedRows& out);
 void launch_route(const Launch& on, const RouteArgs& args);
 
-// ---- rows and streams -----------------------------------------------------------------------------------------------
+// ---- rows and streams
+// -----------------------------------------------------------------------------------------------
 
 void launch_quantise(const Launch& on, const QuantiseArgs& args);
 void launch_rms_norm(const Launch& on, const RmsNormArgs& args);
@@ -236,7 +252,8 @@ void launch_stream_mean(const Launch& on, const StreamMeanArgs& args);
 void launch_engram_dequantise(const Launch& on, const EngramDequantiseArgs& args);
 void launch_engram_inject(const Launch& on, const EngramInjectArgs& args);
 
-// ---- attention ------------------------------------------------------------------------------------------------------
+// ---- attention
+// ------------------------------------------------------------------------------------------------------
 
 void launch_rope_angles(const Launch& on, const RopeAnglesArgs& args);
 void launch_rope(const Launch& on, const RopeArgs& args);
@@ -245,7 +262,8 @@ void launch_pool_pairs(const Launch& pool, const Launch& store, const PoolPairsA
 void launch_entry_write(const Launch& on, const EntryWriteArgs& args);
 void launch_sparse_attention(const Launch& on, const SparseAttentionArgs& args);
 
-// ---- indexer --------------------------------------------------------------------------------------------------------
+// ---- indexer
+// --------------------------------------------------------------------------------------------------------
 
 // One launch takes rows row_begin .. row_end - 1 of the step; workspace rows count from row_begin.
 struct IndexWorkspace {
@@ -257,19 +275,23 @@ struct IndexWorkspace {
   int64_t block_stride = 0;
 };
 void launch_index_query(const Launch& on, const IndexQueryArgs& args);
-void launch_index_scores(const Launch& on, const IndexSelectArgs& args, const IndexWorkspace& work, bool restricted);
+void launch_index_scores(const Launch& on, const IndexSelectArgs& args, const IndexWorkspace& work,
+                         bool restricted);
 void launch_index_select(const Launch& on, const IndexSelectArgs& args, const IndexWorkspace& work);
 
-// ---- selection ------------------------------------------------------------------------------------------------------
+// ---- selection
+// ------------------------------------------------------------------------------------------------------
 
-// One place of the draft blocks: m = Markov rows of the previous tokens, BF16 [rows][rank]; then, given the product of m
-// and the Markov head (FP32 [rows][vocab]), the drafts and confidences. best: [rows][64].
-void launch_draft_gather(const Launch& on, const DraftArgs& args, int place, const PreparedWeight& embed, uint16_t* m);
+// One place of the draft blocks: m = Markov rows of the previous tokens, BF16 [rows][rank]; then, given the
+// product of m and the Markov head (FP32 [rows][vocab]), the drafts and confidences. best: [rows][64].
+void launch_draft_gather(const Launch& on, const DraftArgs& args, int place, const PreparedWeight& embed,
+                         uint16_t* m);
 void launch_draft_pick(const Launch& pieces, const Launch& finish, const DraftArgs& args, int place,
-                       const float* product, const PreparedWeight& confidence_proj, const uint16_t* m, uint64_t* best);
+                       const float* product, const PreparedWeight& confidence_proj, const uint16_t* m,
+                       uint64_t* best);
 
 // best[m] = index of the largest logit of a row, the lowest on ties; a NaN never wins. workspace: [rows][64].
-void launch_argmax(const Launch& on, const float* logits, int rows, int64_t vocabulary, int64_t stride, int32_t* best,
-                   uint64_t* workspace);
+void launch_argmax(const Launch& on, const float* logits, int rows, int64_t vocabulary, int64_t stride,
+                   int32_t* best, uint64_t* workspace);
 
 }  // namespace spark::engine::cuda

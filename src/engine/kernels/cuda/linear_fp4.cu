@@ -1,15 +1,15 @@
-// FP4 weight outside an expert bank: one warp per row tile and eight rows of the step. For completeness; the model has
-// its FP4 weights in experts.
+// FP4 weight outside an expert bank: one warp per row tile and eight rows of the step. For completeness; the
+// model has its FP4 weights in experts.
 #include "engine/kernels/cuda/fp4_step.cuh"
 #include "engine/kernels/cuda/launch.h"
 
 namespace spark::engine::cuda {
 namespace {
 
-__global__ void __launch_bounds__(32) linear_fp4_kernel(const uint4* tiles, const uint32_t* tile_scales,
-                                                        const uint8_t* codes, const uint8_t* scales, int rows,
-                                                        int64_t out, int blocks, uint16_t* y, float* y_f32,
-                                                        int64_t y_stride) {
+__global__ void __launch_bounds__(32)
+    linear_fp4_kernel(const uint4* tiles, const uint32_t* tile_scales, const uint8_t* codes,
+                      const uint8_t* scales, int rows, int64_t out, int blocks, uint16_t* y, float* y_f32,
+                      int64_t y_stride) {
   launch_dependents();
   wait_for_inputs();
   const int lane = static_cast<int>(threadIdx.x);
@@ -25,15 +25,16 @@ __global__ void __launch_bounds__(32) linear_fp4_kernel(const uint4* tiles, cons
       const int block = tile * 2 + b;
       if (block >= blocks) continue;
       if (row0 + g < rows) {
-        x[b] = *reinterpret_cast<const uint2*>(codes + (static_cast<size_t>(row0 + g) * blocks + block) * 32 + t * 8);
+        x[b] = *reinterpret_cast<const uint2*>(codes + (static_cast<size_t>(row0 + g) * blocks + block) * 32 +
+                                               t * 8);
       }
       for (int c = 0; c < 2; ++c) {
         const int m = row0 + 2 * t + c;
         if (m < rows) x_scale[b][c] = ue8m0_to_float(scales[static_cast<size_t>(m) * blocks + block]);
       }
     }
-    fp4_tile_step(sum, tiles[at * 32 + lane], tile_scales[at * 8 + g], make_uint4(x[0].x, x[0].y, x[1].x, x[1].y),
-                  x_scale);
+    fp4_tile_step(sum, tiles[at * 32 + lane], tile_scales[at * 8 + g],
+                  make_uint4(x[0].x, x[0].y, x[1].x, x[1].y), x_scale);
   }
 #pragma unroll
   for (int q = 0; q < 4; ++q) {

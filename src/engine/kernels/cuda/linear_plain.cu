@@ -1,5 +1,6 @@
-// Products of shapes that the streaming kernels do not take: FP32 weights, BF16 of odd widths, groups that no row tile
-// divides. FP32 FMA in a fixed order: lanes over columns, then a shuffle tree. Not fast, and nothing large comes here.
+// Products of shapes that the streaming kernels do not take: FP32 weights, BF16 of odd widths, groups that no
+// row tile divides. FP32 FMA in a fixed order: lanes over columns, then a shuffle tree. Not fast, and nothing
+// large comes here.
 #include "engine/kernels/cuda/device.cuh"
 #include "engine/kernels/cuda/launch.h"
 
@@ -17,7 +18,9 @@ struct F32Weight {
 struct Bf16Weight {
   const uint16_t* data;
   int64_t cols;
-  __device__ float operator()(int64_t row, int64_t col) const { return bf16_to_float(data[row * cols + col]); }
+  __device__ float operator()(int64_t row, int64_t col) const {
+    return bf16_to_float(data[row * cols + col]);
+  }
 };
 
 struct Fp8Weight {
@@ -30,11 +33,12 @@ struct Fp8Weight {
   }
 };
 
-// One warp per output; it takes the rows of the step one after the other, the weights stay in L1. Output n sees the
-// columns of group n / rows_per_group of x.
+// One warp per output; it takes the rows of the step one after the other, the weights stay in L1. Output n
+// sees the columns of group n / rows_per_group of x.
 template <class WeightView>
-__global__ void plain_kernel(WeightView weight, int64_t out, int64_t cols, const uint16_t* x, int64_t x_stride,
-                             int64_t rows_per_group, int rows, uint16_t* y, float* y_f32, int64_t y_stride) {
+__global__ void plain_kernel(WeightView weight, int64_t out, int64_t cols, const uint16_t* x,
+                             int64_t x_stride, int64_t rows_per_group, int rows, uint16_t* y, float* y_f32,
+                             int64_t y_stride) {
   launch_dependents();
   wait_for_inputs();
   const int64_t n = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
@@ -57,10 +61,11 @@ __global__ void plain_kernel(WeightView weight, int64_t out, int64_t cols, const
 
 template <class WeightView>
 void launch(const Launch& on, const WeightView& view, const PlainProduct& p) {
-  launch_kernel(on, plain_kernel<WeightView>,
-                dim3(static_cast<unsigned>(ceil_div(p.out, kWarps)), static_cast<unsigned>(std::min(p.rows, 64))),
-                kWarps * 32, 0, 1, view, p.out, p.cols, p.x, p.x_stride, p.rows_per_group, p.rows, p.y, p.y_f32,
-                p.y_stride);
+  launch_kernel(
+      on, plain_kernel<WeightView>,
+      dim3(static_cast<unsigned>(ceil_div(p.out, kWarps)), static_cast<unsigned>(std::min(p.rows, 64))),
+      kWarps * 32, 0, 1, view, p.out, p.cols, p.x, p.x_stride, p.rows_per_group, p.rows, p.y, p.y_f32,
+      p.y_stride);
 }
 
 }  // namespace

@@ -14,14 +14,23 @@ constexpr size_t kChunkBytes = size_t{64} << 20;
 
 }  // namespace
 
-Stream::Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream"); }
-Stream::~Stream() { cudaStreamDestroy(stream_); }
-void Stream::wait() const { check(cudaStreamSynchronize(stream_), "waiting for the device"); }
+Stream::Stream() {
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
+}
+Stream::~Stream() {
+  cudaStreamDestroy(stream_);
+}
+void Stream::wait() const {
+  check(cudaStreamSynchronize(stream_), "waiting for the device");
+}
 
 Event::Event(bool timing) {
-  check(cudaEventCreateWithFlags(&event_, timing ? cudaEventDefault : cudaEventDisableTiming), "creating an event");
+  check(cudaEventCreateWithFlags(&event_, timing ? cudaEventDefault : cudaEventDisableTiming),
+        "creating an event");
 }
-Event::~Event() { cudaEventDestroy(event_); }
+Event::~Event() {
+  cudaEventDestroy(event_);
+}
 
 Arena::~Arena() {
   for (void* chunk : chunks_) cudaFree(chunk);
@@ -39,8 +48,7 @@ void* Arena::allocate(size_t bytes, const std::string& purpose) {
       size_t free = 0, total = 0;
       cudaMemGetInfo(&free, &total);
       throw Error("no device memory for " + format_bytes(bytes) + " of " + purpose + "; " +
-                      format_bytes(free) + " of " + format_bytes(total) +
-                      " are free",
+                      format_bytes(free) + " of " + format_bytes(total) + " are free",
                   "CUDA backend", "lower the number of sequences, the context or the rows of a step");
     }
     check(status, "allocating device memory");
@@ -94,7 +102,8 @@ void Staging::download(cudaStream_t stream, void* to, const void* from, size_t b
   for (size_t done = 0; done < bytes;) {
     const size_t piece = std::min(bytes - done, bytes_);
     std::byte* host = take(stream, piece);
-    check(cudaMemcpyAsync(host, static_cast<const std::byte*>(from) + done, piece, cudaMemcpyDeviceToHost, stream),
+    check(cudaMemcpyAsync(host, static_cast<const std::byte*>(from) + done, piece, cudaMemcpyDeviceToHost,
+                          stream),
           "copying from the device");
     check(cudaStreamSynchronize(stream), "waiting for the device");
     std::memcpy(static_cast<std::byte*>(to) + done, host, piece);

@@ -1,6 +1,7 @@
-// The mHC coefficients: 24 dot products over all streams' channels with an FP32 weight, then sigmoids and Sinkhorn.
-// First kernel: a block takes 160 columns and all rows of the step, so the weight is read once. Second kernel: one
-// block per row adds the partial sums of the blocks (lanes over blocks, then a shuffle tree) and finishes the row.
+// The mHC coefficients: 24 dot products over all streams' channels with an FP32 weight, then sigmoids and
+// Sinkhorn. First kernel: a block takes 160 columns and all rows of the step, so the weight is read once.
+// Second kernel: one block per row adds the partial sums of the blocks (lanes over blocks, then a shuffle
+// tree) and finishes the row.
 #include "engine/kernels/cuda/device.cuh"
 #include "engine/kernels/cuda/launch.h"
 
@@ -13,8 +14,9 @@ constexpr int kWarps = 8;
 constexpr int kOutputs = 24;
 constexpr int kPerWarp = kOutputs / kWarps;
 
-__global__ void __launch_bounds__(kWarps * 32) mix_partial_kernel(const uint16_t* h, const float* fn, int outputs,
-                                                                  int rows, int columns, int chunks, float* partial) {
+__global__ void __launch_bounds__(kWarps * 32)
+    mix_partial_kernel(const uint16_t* h, const float* fn, int outputs, int rows, int columns, int chunks,
+                       float* partial) {
   launch_dependents();
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x / 32);
@@ -45,20 +47,22 @@ __global__ void __launch_bounds__(kWarps * 32) mix_partial_kernel(const uint16_t
 #pragma unroll
     for (int o = 0; o < kPerWarp; ++o) {
       sum[o] = warp_sum(sum[o]);
-      if (lane == 0) partial[(static_cast<int64_t>(m) * kMixOutputs + warp * kPerWarp + o) * chunks + blockIdx.x] = sum[o];
+      if (lane == 0)
+        partial[(static_cast<int64_t>(m) * kMixOutputs + warp * kPerWarp + o) * chunks + blockIdx.x] = sum[o];
     }
     if (warp == 0) {
       squares = warp_sum(squares);
-      if (lane == 0) partial[(static_cast<int64_t>(m) * kMixOutputs + kOutputs) * chunks + blockIdx.x] = squares;
+      if (lane == 0)
+        partial[(static_cast<int64_t>(m) * kMixOutputs + kOutputs) * chunks + blockIdx.x] = squares;
     }
   }
 }
 
 template <int kStreams>
-__global__ void __launch_bounds__(kWarps * 32) mix_finish_kernel(const float* partial, int chunks, int columns,
-                                                                 int iterations, float eps, float norm_eps,
-                                                                 const float* scale, const float* base, float* pre,
-                                                                 float* post, float* comb) {
+__global__ void __launch_bounds__(kWarps * 32)
+    mix_finish_kernel(const float* partial, int chunks, int columns, int iterations, float eps,
+                      float norm_eps, const float* scale, const float* base, float* pre, float* post,
+                      float* comb) {
   __shared__ float total[kMixOutputs];
   launch_dependents();
   wait_for_inputs();
@@ -111,7 +115,9 @@ __global__ void __launch_bounds__(kWarps * 32) mix_finish_kernel(const float* pa
 
 }  // namespace
 
-int mhc_mix_chunks(int64_t columns) { return static_cast<int>(ceil_div(columns, kColumns)); }
+int mhc_mix_chunks(int64_t columns) {
+  return static_cast<int>(ceil_div(columns, kColumns));
+}
 
 void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixArgs& args, const float* fn,
                     float* workspace) {
@@ -120,14 +126,15 @@ void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixAr
   // Rows beyond 16 are spread over blocks of their own: the weight stays in L2.
   const unsigned row_blocks = static_cast<unsigned>(ceil_div(args.rows, 16));
   const int outputs = 2 * args.streams + args.streams * args.streams;
-  launch_kernel(partials, mix_partial_kernel, dim3(static_cast<unsigned>(chunks), row_blocks), kWarps * 32, 0, 1,
-                args.h, fn, outputs, args.rows, columns, chunks, workspace);
+  launch_kernel(partials, mix_partial_kernel, dim3(static_cast<unsigned>(chunks), row_blocks), kWarps * 32, 0,
+                1, args.h, fn, outputs, args.rows, columns, chunks, workspace);
   const auto kernel = args.streams == 4   ? mix_finish_kernel<4>
                       : args.streams == 3 ? mix_finish_kernel<3>
                       : args.streams == 2 ? mix_finish_kernel<2>
                                           : mix_finish_kernel<1>;
-  launch_kernel(finish, kernel, dim3(static_cast<unsigned>(args.rows)), kWarps * 32, 0, 1, workspace, chunks, columns,
-                args.iterations, args.eps, args.norm_eps, args.scale, args.base, args.pre, args.post, args.comb);
+  launch_kernel(finish, kernel, dim3(static_cast<unsigned>(args.rows)), kWarps * 32, 0, 1, workspace, chunks,
+                columns, args.iterations, args.eps, args.norm_eps, args.scale, args.base, args.pre, args.post,
+                args.comb);
 }
 
 }  // namespace spark::engine::cuda

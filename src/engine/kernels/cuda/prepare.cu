@@ -7,9 +7,13 @@ namespace {
 
 constexpr int kThreads = 256;
 
-unsigned blocks_for(int64_t threads) { return static_cast<unsigned>(ceil_div(threads, kThreads)); }
+unsigned blocks_for(int64_t threads) {
+  return static_cast<unsigned>(ceil_div(threads, kThreads));
+}
 
-__device__ __forceinline__ int64_t thread_index() { return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; }
+__device__ __forceinline__ int64_t thread_index() {
+  return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+}
 
 __device__ __forceinline__ uint64_t mix64(uint64_t x) {
   x ^= x >> 30, x *= 0xBF58476D1CE4E5B9u;
@@ -43,9 +47,11 @@ __global__ void prepare_fp4_kernel(const uint32_t* raw, const uint8_t* raw_scale
   const int64_t double_blocks = ceil_div(cols, kFp4TileCols);
   const uint32_t codes = raw[i];
   uint32_t word = 0;
-  for (int element = 0; element < 8; ++element) word |= fp4_place_code((codes >> (4 * element)) & 15u, element);
+  for (int element = 0; element < 8; ++element)
+    word |= fp4_place_code((codes >> (4 * element)) & 15u, element);
   tiles[fp4_tile_word(row, col, double_blocks)] = word;
-  if (col % 32 == 0) scales[fp4_scale_offset(row, col / 32, double_blocks)] = raw_scales[row * (cols / 32) + col / 32];
+  if (col % 32 == 0)
+    scales[fp4_scale_offset(row, col / 32, double_blocks)] = raw_scales[row * (cols / 32) + col / 32];
 }
 
 __global__ void count_exponents_kernel(const uint16_t* raw, int64_t elements, unsigned long long* histogram) {
@@ -69,17 +75,19 @@ __device__ __forceinline__ bool is_exception(uint32_t v, int base) {
 }
 
 // One warp per row.
-__global__ void count_exceptions_kernel(const uint16_t* raw, int64_t rows, int64_t cols, int base, uint32_t* counts) {
+__global__ void count_exceptions_kernel(const uint16_t* raw, int64_t rows, int64_t cols, int base,
+                                        uint32_t* counts) {
   const int64_t row = thread_index() / 32;
   if (row >= rows) return;
   uint32_t count = 0;
-  for (int64_t col = threadIdx.x & 31; col < cols; col += 32) count += is_exception(raw[row * cols + col], base);
+  for (int64_t col = threadIdx.x & 31; col < cols; col += 32)
+    count += is_exception(raw[row * cols + col], base);
   for (int offset = 16; offset > 0; offset /= 2) count += __shfl_xor_sync(~0u, count, offset);
   if ((threadIdx.x & 31) == 0) counts[row] = count;
 }
 
-__global__ void pack_kernel(const uint16_t* raw, int64_t rows, int64_t cols, int base, const uint32_t* offsets,
-                            uint8_t* tiles, uint32_t* exceptions) {
+__global__ void pack_kernel(const uint16_t* raw, int64_t rows, int64_t cols, int base,
+                            const uint32_t* offsets, uint8_t* tiles, uint32_t* exceptions) {
   const int64_t row = thread_index() / 32;
   const int lane = static_cast<int>(threadIdx.x & 31);
   if (row >= rows) return;
@@ -93,13 +101,14 @@ __global__ void pack_kernel(const uint16_t* raw, int64_t rows, int64_t cols, int
     if (exception) exceptions[at + __popc(mask & ((1u << lane) - 1))] = static_cast<uint32_t>(col) << 16 | v;
     at += __popc(mask);
     uint32_t bits = v & 0x8000u;
-    if ((v & 0x7FFFu) != 0 && !exception) bits |= (((v >> 7) & 255u) - static_cast<uint32_t>(base)) << 7 | (v & 127u);
+    if ((v & 0x7FFFu) != 0 && !exception)
+      bits |= (((v >> 7) & 255u) - static_cast<uint32_t>(base)) << 7 | (v & 127u);
     if (exception) bits = 0;
     const int r = static_cast<int>(row & 15);
     const int pair = tile_pair(r, lane);
     tiles[packed_byte_offset(row, first + lane, tile_blocks)] = static_cast<uint8_t>(bits);
-    // The word's eight elements lie in rows r and r ^ 8 and this lane's group of eight columns; several lanes and
-    // warps share it, hence the atomic.
+    // The word's eight elements lie in rows r and r ^ 8 and this lane's group of eight columns; several lanes
+    // and warps share it, hence the atomic.
     atomicOr(reinterpret_cast<uint32_t*>(tiles + packed_word_offset(row, first + lane, tile_blocks)),
              packed_place_nibble(bits, pair, lane & 1));
   }
@@ -115,7 +124,8 @@ __device__ uint32_t unpack(const uint8_t* tiles, int64_t row, int64_t col, int64
 }
 
 __global__ void verify_pack_kernel(const uint8_t* tiles, const uint32_t* offsets, const uint32_t* exceptions,
-                                   int64_t rows, int64_t cols, int base, const uint16_t* raw, uint32_t* mismatches) {
+                                   int64_t rows, int64_t cols, int base, const uint16_t* raw,
+                                   uint32_t* mismatches) {
   const int64_t i = thread_index();
   const int64_t row = i / cols;
   const int64_t col = i % cols;
@@ -129,7 +139,8 @@ __global__ void verify_pack_kernel(const uint8_t* tiles, const uint32_t* offsets
   if (v != raw[i]) atomicAdd(mismatches, 1u);
 }
 
-__global__ void fill_kernel(Fill kind, uint8_t* to, int64_t words, uint64_t seed, uint32_t low, uint32_t span) {
+__global__ void fill_kernel(Fill kind, uint8_t* to, int64_t words, uint64_t seed, uint32_t low,
+                            uint32_t span) {
   for (int64_t i = thread_index(); i < words; i += static_cast<int64_t>(gridDim.x) * kThreads) {
     uint64_t v = mix64(seed + static_cast<uint64_t>(i) * 0x9E3779B97F4A7C15u);
     if (kind == Fill::kE4m3) {
@@ -158,12 +169,18 @@ __global__ void fill_kernel(Fill kind, uint8_t* to, int64_t words, uint64_t seed
 int64_t prepared_bytes(Layout layout, int64_t rows, int64_t cols) {
   const int64_t tiles = padded_row_tiles(rows) * ceil_div(cols, kTileCols);
   switch (layout) {
-    case Layout::kFp8: return tiles * kTileBytes;
-    case Layout::kBf16: return tiles * kBf16TileBytes;
-    case Layout::kPacked: return tiles * kPackedTileBytes;
-    case Layout::kF32: return rows * cols * 4;
-    case Layout::kPlainBf16: return rows * cols * 2;
-    case Layout::kFp4: return padded_row_tiles(rows) * ceil_div(cols, kFp4TileCols) * kTileBytes;
+    case Layout::kFp8:
+      return tiles * kTileBytes;
+    case Layout::kBf16:
+      return tiles * kBf16TileBytes;
+    case Layout::kPacked:
+      return tiles * kPackedTileBytes;
+    case Layout::kF32:
+      return rows * cols * 4;
+    case Layout::kPlainBf16:
+      return rows * cols * 2;
+    case Layout::kFp4:
+      return padded_row_tiles(rows) * ceil_div(cols, kFp4TileCols) * kTileBytes;
   }
   return 0;
 }
@@ -178,14 +195,15 @@ void launch_prepare_fp8(const Launch& on, const uint8_t* raw, int64_t rows, int6
 }
 
 void launch_prepare_bf16(const Launch& on, const uint16_t* raw, int64_t rows, int64_t cols, uint8_t* tiles) {
-  launch_kernel(on, prepare_bf16_kernel, dim3(blocks_for(rows * cols)), kThreads, 0, 1, raw, rows, cols, tiles);
+  launch_kernel(on, prepare_bf16_kernel, dim3(blocks_for(rows * cols)), kThreads, 0, 1, raw, rows, cols,
+                tiles);
 }
 
-void launch_prepare_fp4(const Launch& on, const uint8_t* raw, const uint8_t* raw_scales, int64_t rows, int64_t cols,
-                        uint8_t* tiles, uint8_t* scales) {
+void launch_prepare_fp4(const Launch& on, const uint8_t* raw, const uint8_t* raw_scales, int64_t rows,
+                        int64_t cols, uint8_t* tiles, uint8_t* scales) {
   launch_kernel(on, prepare_fp4_kernel, dim3(blocks_for(rows * cols / 8)), kThreads, 0, 1,
-                reinterpret_cast<const uint32_t*>(raw), raw_scales, rows, cols, reinterpret_cast<uint32_t*>(tiles),
-                scales);
+                reinterpret_cast<const uint32_t*>(raw), raw_scales, rows, cols,
+                reinterpret_cast<uint32_t*>(tiles), scales);
 }
 
 void launch_count_exponents(const Launch& on, const uint16_t* raw, int64_t elements, uint64_t* histogram) {
@@ -195,24 +213,27 @@ void launch_count_exponents(const Launch& on, const uint16_t* raw, int64_t eleme
 
 void launch_count_exceptions(const Launch& on, const uint16_t* raw, int64_t rows, int64_t cols, int base,
                              uint32_t* counts) {
-  launch_kernel(on, count_exceptions_kernel, dim3(blocks_for(rows * 32)), kThreads, 0, 1, raw, rows, cols, base,
-                counts);
+  launch_kernel(on, count_exceptions_kernel, dim3(blocks_for(rows * 32)), kThreads, 0, 1, raw, rows, cols,
+                base, counts);
 }
 
-void launch_pack(const Launch& on, const uint16_t* raw, int64_t rows, int64_t cols, int base, const uint32_t* offsets,
-                 uint8_t* tiles, uint32_t* exceptions) {
-  launch_kernel(on, pack_kernel, dim3(blocks_for(rows * 32)), kThreads, 0, 1, raw, rows, cols, base, offsets, tiles,
-                exceptions);
+void launch_pack(const Launch& on, const uint16_t* raw, int64_t rows, int64_t cols, int base,
+                 const uint32_t* offsets, uint8_t* tiles, uint32_t* exceptions) {
+  launch_kernel(on, pack_kernel, dim3(blocks_for(rows * 32)), kThreads, 0, 1, raw, rows, cols, base, offsets,
+                tiles, exceptions);
 }
 
-void launch_verify_pack(const Launch& on, const PreparedWeight& weight, const uint16_t* raw, uint32_t* mismatches) {
-  launch_kernel(on, verify_pack_kernel, dim3(blocks_for(weight.rows * weight.cols)), kThreads, 0, 1, weight.tiles,
-                weight.exception_offsets, weight.exceptions, weight.rows, weight.cols, weight.exponent_base, raw,
-                mismatches);
+void launch_verify_pack(const Launch& on, const PreparedWeight& weight, const uint16_t* raw,
+                        uint32_t* mismatches) {
+  launch_kernel(on, verify_pack_kernel, dim3(blocks_for(weight.rows * weight.cols)), kThreads, 0, 1,
+                weight.tiles, weight.exception_offsets, weight.exceptions, weight.rows, weight.cols,
+                weight.exponent_base, raw, mismatches);
 }
 
-void launch_fill(const Launch& on, Fill kind, void* to, int64_t bytes, uint64_t seed, uint32_t low, uint32_t span) {
-  launch_kernel(on, fill_kernel, dim3(static_cast<unsigned>(std::min<int64_t>(132 * 8, ceil_div(bytes / 8, kThreads)))),
+void launch_fill(const Launch& on, Fill kind, void* to, int64_t bytes, uint64_t seed, uint32_t low,
+                 uint32_t span) {
+  launch_kernel(on, fill_kernel,
+                dim3(static_cast<unsigned>(std::min<int64_t>(132 * 8, ceil_div(bytes / 8, kThreads)))),
                 kThreads, 0, 1, kind, static_cast<uint8_t*>(to), bytes / 8, seed, low, span);
 }
 

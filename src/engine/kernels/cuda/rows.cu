@@ -13,8 +13,8 @@ struct Eight {
 
 __device__ __forceinline__ Eight load_eight(const uint16_t* p) {
   const uint4 w = *reinterpret_cast<const uint4*>(p);
-  return {{bf16_low(w.x), bf16_high(w.x), bf16_low(w.y), bf16_high(w.y), bf16_low(w.z), bf16_high(w.z), bf16_low(w.w),
-           bf16_high(w.w)}};
+  return {{bf16_low(w.x), bf16_high(w.x), bf16_low(w.y), bf16_high(w.y), bf16_low(w.z), bf16_high(w.z),
+           bf16_low(w.w), bf16_high(w.w)}};
 }
 
 __device__ __forceinline__ void store_eight(uint16_t* p, const Eight& e) {
@@ -22,7 +22,8 @@ __device__ __forceinline__ void store_eight(uint16_t* p, const Eight& e) {
                                             pack_bf16(e.v[4], e.v[5]), pack_bf16(e.v[6], e.v[7]));
 }
 
-// Quantises the 32-block of which this quad of lanes holds eight BF16-rounded channels each. Whole warps must call.
+// Quantises the 32-block of which this quad of lanes holds eight BF16-rounded channels each. Whole warps must
+// call.
 struct EightCodes {
   uint2 codes;
   uint8_t scale;
@@ -62,8 +63,8 @@ constexpr int kMaxPieces = 2;  // eight-channel pieces of a thread: rows of up t
 
 // Norm of a row held as pieces of eight BF16-rounded channels, then output and its quantised form.
 __device__ __forceinline__ void normalise_row(Eight (&piece)[kMaxPieces], int pieces, int cols, float eps,
-                                              const uint16_t* weight, uint16_t* y, uint8_t* codes, uint8_t* scales,
-                                              float* scratch) {
+                                              const uint16_t* weight, uint16_t* y, uint8_t* codes,
+                                              uint8_t* scales, float* scratch) {
   const int threads = static_cast<int>(blockDim.x);
   float squares = 0.0f;
 #pragma unroll
@@ -95,9 +96,9 @@ __device__ __forceinline__ void normalise_row(Eight (&piece)[kMaxPieces], int pi
   }
 }
 
-__global__ void __launch_bounds__(1024) rms_norm_kernel(const uint16_t* x, int64_t x_stride, int cols, float eps,
-                                                       const uint16_t* weight, uint16_t* y, uint8_t* codes,
-                                                       uint8_t* scales) {
+__global__ void __launch_bounds__(1024)
+    rms_norm_kernel(const uint16_t* x, int64_t x_stride, int cols, float eps, const uint16_t* weight,
+                    uint16_t* y, uint8_t* codes, uint8_t* scales) {
   __shared__ float scratch[32];
   launch_dependents();
   wait_for_inputs();
@@ -110,13 +111,13 @@ __global__ void __launch_bounds__(1024) rms_norm_kernel(const uint16_t* x, int64
     if (index < pieces) piece[j] = load_eight(x + row * x_stride + index * 8);
   }
   normalise_row(piece, pieces, cols, eps, weight, y == nullptr ? nullptr : y + row * cols,
-                codes == nullptr ? nullptr : codes + row * cols, codes == nullptr ? nullptr : scales + row * (cols / 32),
-                scratch);
+                codes == nullptr ? nullptr : codes + row * cols,
+                codes == nullptr ? nullptr : scales + row * (cols / 32), scratch);
 }
 
-__global__ void __launch_bounds__(1024) collapse_kernel(const uint16_t* h, const float* pre, int hidden, float eps,
-                                                       const uint16_t* weight, uint16_t* u, uint16_t* x, uint8_t* codes,
-                                                       uint8_t* scales) {
+__global__ void __launch_bounds__(1024)
+    collapse_kernel(const uint16_t* h, const float* pre, int hidden, float eps, const uint16_t* weight,
+                    uint16_t* u, uint16_t* x, uint8_t* codes, uint8_t* scales) {
   __shared__ float scratch[32];
   launch_dependents();
   wait_for_inputs();
@@ -147,7 +148,8 @@ __global__ void __launch_bounds__(1024) collapse_kernel(const uint16_t* h, const
 }
 
 template <int kStreams>
-__global__ void expand_kernel(const uint16_t* y, const float* post, const float* comb, int hidden, uint16_t* h) {
+__global__ void expand_kernel(const uint16_t* y, const float* post, const float* comb, int hidden,
+                              uint16_t* h) {
   launch_dependents();
   wait_for_inputs();
   const int64_t row = blockIdx.y;
@@ -175,7 +177,8 @@ __global__ void expand_kernel(const uint16_t* y, const float* post, const float*
   }
 }
 
-__global__ void stream_mean_kernel(const uint16_t* h, int hidden, int streams, uint16_t* out, int64_t out_stride) {
+__global__ void stream_mean_kernel(const uint16_t* h, int hidden, int streams, uint16_t* out,
+                                   int64_t out_stride) {
   launch_dependents();
   wait_for_inputs();
   const int64_t row = blockIdx.y;
@@ -202,9 +205,9 @@ __global__ void gather_rows_kernel(const uint16_t* in, const int32_t* row, int c
   }
 }
 
-__global__ void embed_kernel(TableView table, const int32_t* token, const int32_t* sequence, int64_t first_vocab_row,
-                             const uint16_t* overrides, const int32_t* override_rows, int streams, int hidden,
-                             uint16_t* h, float* pre) {
+__global__ void embed_kernel(TableView table, const int32_t* token, const int32_t* sequence,
+                             int64_t first_vocab_row, const uint16_t* overrides, const int32_t* override_rows,
+                             int streams, int hidden, uint16_t* h, float* pre) {
   launch_dependents();
   wait_for_inputs();
   const int64_t row = blockIdx.y;
@@ -224,7 +227,8 @@ __global__ void embed_kernel(TableView table, const int32_t* token, const int32_
   if (channel < streams) pre[row * streams + channel] = channel == 0 ? 1.0f : 0.0f;
 }
 
-__global__ void engram_dequantise_kernel(const uint8_t* codes, const uint8_t* scales, int64_t total, uint16_t* x) {
+__global__ void engram_dequantise_kernel(const uint8_t* codes, const uint8_t* scales, int64_t total,
+                                         uint16_t* x) {
   launch_dependents();
   wait_for_inputs();
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * 8;
@@ -243,10 +247,10 @@ __global__ void engram_dequantise_kernel(const uint8_t* codes, const uint8_t* sc
 }
 
 // One block per (row, stream).
-__global__ void __launch_bounds__(1024) engram_inject_kernel(const uint16_t* kv, const uint16_t* q_weight,
-                                                            const uint16_t* k_weight, const uint8_t* is_image,
-                                                            const int32_t* sequence, int streams, int hidden, float eps,
-                                                            uint16_t* h, float* gate) {
+__global__ void __launch_bounds__(1024)
+    engram_inject_kernel(const uint16_t* kv, const uint16_t* q_weight, const uint16_t* k_weight,
+                         const uint8_t* is_image, const int32_t* sequence, int streams, int hidden, float eps,
+                         uint16_t* h, float* gate) {
   __shared__ float scratch[3][32];
   launch_dependents();
   wait_for_inputs();
@@ -296,7 +300,8 @@ __global__ void __launch_bounds__(1024) engram_inject_kernel(const uint16_t* kv,
 
 int row_threads(int64_t cols) {
   const int64_t pieces = cols / 8;
-  return static_cast<int>(std::min<int64_t>(1024, round_up(pieces > 1024 ? ceil_div(pieces, 2) : pieces, 32)));
+  return static_cast<int>(
+      std::min<int64_t>(1024, round_up(pieces > 1024 ? ceil_div(pieces, 2) : pieces, 32)));
 }
 
 void require_width(int64_t cols, const char* what) {
@@ -311,22 +316,22 @@ void launch_quantise(const Launch& on, const QuantiseArgs& args) {
   const int64_t total = static_cast<int64_t>(args.rows) * args.cols;
   if (total == 0) return;
   constexpr int kThreads = 128;
-  launch_kernel(on, quantise_kernel, dim3(static_cast<unsigned>(ceil_div(total, kThreads * 8))), kThreads, 0, 1, args.x,
-                total, args.out.codes, args.out.scales);
+  launch_kernel(on, quantise_kernel, dim3(static_cast<unsigned>(ceil_div(total, kThreads * 8))), kThreads, 0,
+                1, args.x, total, args.out.codes, args.out.scales);
 }
 
 void launch_rms_norm(const Launch& on, const RmsNormArgs& args) {
   require_width(args.cols, "an RMS norm");
-  launch_kernel(on, rms_norm_kernel, dim3(static_cast<unsigned>(args.rows)), row_threads(args.cols), 0, 1, args.x,
-                args.x_stride == 0 ? args.cols : args.x_stride, args.cols, args.eps, args.weight, args.y,
-                args.y_q.codes, args.y_q.scales);
+  launch_kernel(on, rms_norm_kernel, dim3(static_cast<unsigned>(args.rows)), row_threads(args.cols), 0, 1,
+                args.x, args.x_stride == 0 ? args.cols : args.x_stride, args.cols, args.eps, args.weight,
+                args.y, args.y_q.codes, args.y_q.scales);
 }
 
 void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args) {
   require_width(args.hidden, "an mHC collapse");
-  launch_kernel(on, collapse_kernel, dim3(static_cast<unsigned>(args.rows)), row_threads(args.hidden), 0, 1, args.h,
-                args.pre, args.hidden, args.norm_eps, args.norm_weight, args.u, args.x, args.x_q.codes,
-                args.x_q.scales);
+  launch_kernel(on, collapse_kernel, dim3(static_cast<unsigned>(args.rows)), row_threads(args.hidden), 0, 1,
+                args.h, args.pre, args.hidden, args.norm_eps, args.norm_weight, args.u, args.x,
+                args.x_q.codes, args.x_q.scales);
 }
 
 void launch_mhc_expand(const Launch& on, const MhcExpandArgs& args) {
@@ -335,34 +340,37 @@ void launch_mhc_expand(const Launch& on, const MhcExpandArgs& args) {
                       : args.streams == 3 ? expand_kernel<3>
                       : args.streams == 2 ? expand_kernel<2>
                                           : expand_kernel<1>;
-  launch_kernel(on, kernel,
-                dim3(static_cast<unsigned>(ceil_div(args.hidden, kThreads * 8)), static_cast<unsigned>(args.rows)),
-                kThreads, 0, 1, args.y, args.post, args.comb, args.hidden, args.h);
+  launch_kernel(
+      on, kernel,
+      dim3(static_cast<unsigned>(ceil_div(args.hidden, kThreads * 8)), static_cast<unsigned>(args.rows)),
+      kThreads, 0, 1, args.y, args.post, args.comb, args.hidden, args.h);
 }
 
 void launch_stream_mean(const Launch& on, const StreamMeanArgs& args) {
   constexpr int kThreads = 64;
-  launch_kernel(on, stream_mean_kernel,
-                dim3(static_cast<unsigned>(ceil_div(args.hidden, kThreads * 8)), static_cast<unsigned>(args.rows)),
-                kThreads, 0, 1, args.h, args.hidden, args.streams, args.out, args.out_stride);
+  launch_kernel(
+      on, stream_mean_kernel,
+      dim3(static_cast<unsigned>(ceil_div(args.hidden, kThreads * 8)), static_cast<unsigned>(args.rows)),
+      kThreads, 0, 1, args.h, args.hidden, args.streams, args.out, args.out_stride);
 }
 
 void launch_gather_rows(const Launch& on, const GatherRowsArgs& args) {
-  launch_kernel(on, gather_rows_kernel, dim3(static_cast<unsigned>(args.rows)), 256, 0, 1, args.in, args.row, args.cols,
-                args.out);
+  launch_kernel(on, gather_rows_kernel, dim3(static_cast<unsigned>(args.rows)), 256, 0, 1, args.in, args.row,
+                args.cols, args.out);
 }
 
 void launch_embed(const Launch& on, const EmbedArgs& args, const PreparedWeight& table) {
-  launch_kernel(on, embed_kernel,
-                dim3(static_cast<unsigned>(ceil_div(args.hidden, 256)), static_cast<unsigned>(args.step.rows)), 256, 0,
-                1, table_view(table), args.step.token, args.step.sequence, args.first_vocab_row, args.overrides, args.override_rows,
-                args.streams, args.hidden, args.h, args.pre);
+  launch_kernel(
+      on, embed_kernel,
+      dim3(static_cast<unsigned>(ceil_div(args.hidden, 256)), static_cast<unsigned>(args.step.rows)), 256, 0,
+      1, table_view(table), args.step.token, args.step.sequence, args.first_vocab_row, args.overrides,
+      args.override_rows, args.streams, args.hidden, args.h, args.pre);
 }
 
 void launch_engram_dequantise(const Launch& on, const EngramDequantiseArgs& args) {
   const int64_t total = static_cast<int64_t>(args.rows) * args.cols;
-  launch_kernel(on, engram_dequantise_kernel, dim3(static_cast<unsigned>(ceil_div(total, 128 * 8))), 128, 0, 1,
-                args.codes, args.scales, total, args.x);
+  launch_kernel(on, engram_dequantise_kernel, dim3(static_cast<unsigned>(ceil_div(total, 128 * 8))), 128, 0,
+                1, args.codes, args.scales, total, args.x);
 }
 
 void launch_engram_inject(const Launch& on, const EngramInjectArgs& args) {

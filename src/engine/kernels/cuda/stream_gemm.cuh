@@ -1,9 +1,11 @@
 // The product of a streamed weight with a few activation rows: y[m][n] = sum_k x[m][k] w[n][k].
 //
-// The weight's rows are the M dimension of the matrix instruction, the rows of the step its N dimension. A warp owns
-// one or two 16-row tiles and one shard of the columns; it keeps kDepth 512-byte weight loads in flight in registers,
-// issued before it waits for the kernel that makes its inputs. Partial sums meet in shared memory, across the blocks of
-// a cluster where the shards of a row lie in several blocks, and are added in shard order. Bound: weight bytes.
+// The weight's rows are the M dimension of the matrix instruction, the rows of the step its N dimension. A
+// warp owns one or two 16-row tiles and one shard of the columns; it streams them through a ring of its own
+// in shared memory by asynchronous copies, started before it waits for the kernel that makes its inputs. (A
+// ring in registers stalls: a warp has six scoreboards, so waiting for one load waits for some that were just
+// issued.) Partial sums meet in shared memory, across the blocks of a cluster where the shards of a row lie
+// in several blocks, and are added in shard order. Bound: weight bytes.
 #pragma once
 
 #include "engine/kernels/cuda/device.cuh"
@@ -11,18 +13,21 @@
 
 namespace spark::engine::cuda {
 
-// How a weight format is loaded and turned into the A operand. Word = what a lane holds of a 16x32 tile.
+// How a weight format becomes the A operand. A lane copies its part of a 16x32 block into the ring and reads
+// it back; no other lane touches it, so waiting for its own copies is enough. Word = what a lane holds of a
+// block.
 struct Fp8Format {
   using Word = uint4;
-  static constexpr int kDepth = 8;  // blocks in flight for a warp of one row tile
-  static constexpr int kDepthOfTwo = 4;
-  static constexpr bool kCodes = true;       // activations are E4M3 codes with scales; FP16 operands
+  static constexpr bool kCodes = true;  // activations are E4M3 codes with scales; FP16 operands
   static constexpr bool kWeightScale = true;
   static constexpr bool kPacked = false;
-  static constexpr size_t kBlockBytes = kTileBytes;
+  static constexpr int kBlockBytes = kTileBytes;
 
-  static __device__ __forceinline__ Word load(const uint8_t* tile, int lane) {
-    return load_stream(reinterpret_cast<const uint4*>(tile) + lane);
+  static __device__ __forceinline__ void copy(uint8_t* to, const uint8_t* from, int lane) {
+    copy_async_16(to + lane * 16, from + lane * 16);
+  }
+  static __device__ __forceinline__ Word read(const uint8_t* block, int lane) {
+    return reinterpret_cast<const uint4*>(block)[lane];
   }
   static __device__ __forceinline__ void operand(const Word& w, uint32_t (&a)[8]) {
     a[0] = e4m3x2_to_half2(w.x), a[2] = e4m3x2_to_half2(w.x >> 16);
@@ -33,16 +38,9 @@ struct Fp8Format {
 };
 
 // FP8 weight with unquantised BF16 activations (WO-A): E4M3 is exact in BF16.
-struct Fp8Bf16Format {
-  using Word = uint4;
-  static constexpr int kDepth = 8;
-  static constexpr int kDepthOfTwo = 3;
+struct Fp8Bf16Format : Fp8Format {
   static constexpr bool kCodes = false;
-  static constexpr bool kWeightScale = true;
-  static constexpr bool kPacked = false;
-  static constexpr size_t kBlockBytes = kTileBytes;
 
-  static __device__ __forceinline__ Word load(const uint8_t* tile, int lane) { return Fp8Format::load(tile, lane); }
   static __device__ __forceinline__ void operand(const Word& w, uint32_t (&a)[8]) {
     Fp8Format::operand(w, a);
 #pragma unroll
@@ -57,16 +55,18 @@ struct Bf16Format {
   struct Word {
     uint4 first, second;
   };
-  static constexpr int kDepth = 4;
-  static constexpr int kDepthOfTwo = 2;
   static constexpr bool kCodes = false;
   static constexpr bool kWeightScale = false;
   static constexpr bool kPacked = false;
-  static constexpr size_t kBlockBytes = kBf16TileBytes;
+  static constexpr int kBlockBytes = kBf16TileBytes;
 
-  static __device__ __forceinline__ Word load(const uint8_t* tile, int lane) {
-    const uint4* p = reinterpret_cast<const uint4*>(tile) + lane;
-    return {load_stream(p), load_stream(p + 32)};
+  static __device__ __forceinline__ void copy(uint8_t* to, const uint8_t* from, int lane) {
+    copy_async_16(to + lane * 16, from + lane * 16);
+    copy_async_16(to + kTileBytes + lane * 16, from + kTileBytes + lane * 16);
+  }
+  static __device__ __forceinline__ Word read(const uint8_t* block, int lane) {
+    const uint4* p = reinterpret_cast<const uint4*>(block) + lane;
+    return {p[0], p[32]};
   }
   static __device__ __forceinline__ void operand(const Word& w, uint32_t (&a)[8]) {
     a[0] = w.first.x, a[1] = w.first.y, a[2] = w.first.z, a[3] = w.first.w;
@@ -79,16 +79,18 @@ struct PackedFormat {
     uint4 bytes;
     uint2 nibbles;
   };
-  static constexpr int kDepth = 5;
-  static constexpr int kDepthOfTwo = 2;
   static constexpr bool kCodes = false;
   static constexpr bool kWeightScale = false;
   static constexpr bool kPacked = true;
-  static constexpr size_t kBlockBytes = kPackedTileBytes;
+  static constexpr int kBlockBytes = kPackedTileBytes;
 
-  static __device__ __forceinline__ Word load(const uint8_t* tile, int lane) {
-    return {load_stream(reinterpret_cast<const uint4*>(tile) + lane),
-            load_stream(reinterpret_cast<const uint2*>(tile + kTileBytes) + lane)};
+  static __device__ __forceinline__ void copy(uint8_t* to, const uint8_t* from, int lane) {
+    copy_async_16(to + lane * 16, from + lane * 16);
+    copy_async_8(to + kTileBytes + lane * 8, from + kTileBytes + lane * 8);
+  }
+  static __device__ __forceinline__ Word read(const uint8_t* block, int lane) {
+    return {reinterpret_cast<const uint4*>(block)[lane],
+            reinterpret_cast<const uint2*>(block + kTileBytes)[lane]};
   }
   // Leaves value * 2^-base (base: StreamGemmParams::unpack_scale).
   static __device__ __forceinline__ void operand(const Word& w, uint32_t (&a)[8]) {
@@ -103,17 +105,34 @@ struct PackedFormat {
   }
 };
 
+// A stage is what a warp waits for at once: one or two blocks of all its row tiles. All stages of a warp fill
+// kRingBytes.
 template <class Format, int kNTiles, int kRowTiles>
 struct StreamGemmShape {
-  // Two row tiles make each block in flight twice as large; with 96 rows the sums need the registers.
-  static constexpr int kDepth = kRowTiles == 2 ? Format::kDepthOfTwo : Format::kDepth / (kNTiles == 12 ? 2 : 1);
-  static constexpr int kMinBlocks = kNTiles == 1 ? 3 : kNTiles <= 3 ? 2 : 1;
+  static constexpr int kStageBlocks = Format::kBlockBytes * kRowTiles <= 1024 ? 2 : 1;
+  static constexpr int kStageBytes = kStageBlocks * kRowTiles * Format::kBlockBytes;
+  static constexpr int kStages = static_cast<int>(kRingBytes) / kStageBytes;
+  static constexpr int kMinBlocks = kNTiles <= 2 ? 3 : kNTiles <= 6 ? 2 : 1;
 };
+
+// The weight row of output `i` of a row group; outputs are numbered as the warps hold their sums.
+template <int kNTiles, int kRowTiles>
+__device__ __forceinline__ int64_t output_row(const StreamGemmParams& p, int group, int i) {
+  constexpr int kWarpSums = kRowTiles * kNTiles * 128;
+  const int owner = i / kWarpSums;
+  if (owner >= p.row_warps) return p.out;
+  const int within = i - owner * kWarpSums;
+  const int r = (within >> 7) / kNTiles;
+  return ((static_cast<int64_t>(group) * p.row_warps + owner) * kRowTiles + r) * kTileRows +
+         ((within & 31) >> 2) + ((within >> 6) & 1) * 8;
+}
 
 template <class Format, int kNTiles, int kRowTiles>
 __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTiles, kRowTiles>::kMinBlocks))
     stream_gemm_kernel(const __grid_constant__ StreamGemmParams p) {
-  constexpr int kDepth = StreamGemmShape<Format, kNTiles, kRowTiles>::kDepth;
+  using Shape = StreamGemmShape<Format, kNTiles, kRowTiles>;
+  constexpr int kStageBlocks = Shape::kStageBlocks;
+  constexpr int kStages = Shape::kStages;
   constexpr int kActivationBlock = kNTiles * (Format::kCodes ? 256 : 512);
   constexpr int kWarps = kLinearThreads / 32;
   SPARK_DYNAMIC_SHARED(uint8_t, shared);
@@ -129,22 +148,33 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
   const int shard = rank * p.shard_warps + shard_warp;
   const int block0 = min(shard * p.shard_blocks, p.blocks);
   const int block1 = min(block0 + p.shard_blocks, p.blocks);
-  const int batches = (p.shard_blocks + kDepth - 1) / kDepth;
+  const int stages = (p.shard_blocks + kStageBlocks - 1) / kStageBlocks;
   const int group_stride = static_cast<int>(gridDim.x) / p.cluster;
   const int first_group = static_cast<int>(blockIdx.x) / p.cluster;
 
   // The tiles of a row group that this warp reads, or null beyond the last row.
   const auto tiles_of = [&](int group) -> const uint8_t* {
     const int tile = (group * p.row_warps + row_warp) * kRowTiles;
-    return group < p.row_groups && tile < p.row_tiles ? p.tiles + static_cast<size_t>(tile) * p.tile_stride : nullptr;
+    return group < p.row_groups && tile < p.row_tiles ? p.tiles + static_cast<size_t>(tile) * p.tile_stride
+                                                      : nullptr;
   };
-  typename Format::Word ring[kDepth][kRowTiles];
-  const auto fetch = [&](typename Format::Word(&slot)[kRowTiles], const uint8_t* tiles, int block) {
-    if (tiles == nullptr || block >= block1) return;
+  uint8_t* ring = shared + p.ring_offset + warp * kRingBytes;
+  // Copies stage `stage` of a row group into its place and closes a group of copies, also when there is
+  // nothing to copy: waiting counts groups.
+  const auto fetch = [&](const uint8_t* tiles, int stage, int slot) {
+    if (tiles != nullptr) {
 #pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) {
-      slot[r] = Format::load(tiles + r * p.tile_stride + static_cast<size_t>(block) * Format::kBlockBytes, lane);
+      for (int u = 0; u < kStageBlocks; ++u) {
+        const int block = block0 + stage * kStageBlocks + u;
+        if (block >= block1) continue;
+#pragma unroll
+        for (int r = 0; r < kRowTiles; ++r) {
+          Format::copy(ring + slot * Shape::kStageBytes + (u * kRowTiles + r) * Format::kBlockBytes,
+                       tiles + r * p.tile_stride + static_cast<size_t>(block) * Format::kBlockBytes, lane);
+        }
+      }
     }
+    copy_async_commit();
   };
   const auto scale_of = [&](int group, int block) {
     const int tile = (group * p.row_warps + row_warp) * kRowTiles;
@@ -154,9 +184,21 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
                : 0.0f;
   };
 
+  // The next stage to fetch: of which row group, which stage of it, into which slot.
   const uint8_t* tiles = tiles_of(first_group);
+  const uint8_t* fetch_tiles = tiles;
+  int fetch_group = first_group, fetch_stage = 0, fetch_slot = 0;
+  const auto fetch_next = [&] {
+    fetch(fetch_tiles, fetch_stage, fetch_slot);
+    if (++fetch_slot == kStages) fetch_slot = 0;
+    if (++fetch_stage == stages) {
+      fetch_stage = 0;
+      fetch_group += group_stride;
+      fetch_tiles = tiles_of(fetch_group);
+    }
+  };
 #pragma unroll
-  for (int u = 0; u < kDepth; ++u) fetch(ring[u], tiles, block0 + u);
+  for (int i = 0; i < kStages - 1; ++i) fetch_next();
   float scale_lane = 0.0f;
   if constexpr (Format::kWeightScale) scale_lane = scale_of(first_group, block0);
 
@@ -165,57 +207,108 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
   // Activations of this block's shards, in the order in which the lanes read them.
   const int first_block = min(rank * p.shard_warps * p.shard_blocks, p.blocks);
   const int last_block = min(first_block + p.shard_warps * p.shard_blocks, p.blocks);
-  float* activation_scales =
-      reinterpret_cast<float*>(shared + static_cast<size_t>(p.shard_warps * p.shard_blocks) * kActivationBlock);
+  float* activation_scales = reinterpret_cast<float*>(
+      shared + static_cast<size_t>(p.shard_warps * p.shard_blocks) * kActivationBlock);
   const int group_of_rows =
       p.rows_per_group > 0
           ? min(first_group * p.row_warps * kRowTiles * kTileRows / p.rows_per_group, p.groups - 1)
           : 0;
-  for (int i = first_block + warp; i < last_block; i += kWarps) {
+  // Plain loads: copies would queue behind the weights. Several at once, before the first is stored.
+  constexpr int kAtOnce = kNTiles >= 6 ? 1 : Format::kCodes ? 8 / kNTiles : 4 / kNTiles + 1;
+  for (int i = first_block + warp; i < last_block; i += kWarps * kAtOnce) {
+    uint4 x[kAtOnce][kNTiles];
 #pragma unroll
-    for (int n = 0; n < kNTiles; ++n) {
-      const int m = n * 8 + g;
-      uint8_t* to = shared + static_cast<size_t>(i - first_block) * kActivationBlock;
-      if constexpr (Format::kCodes) {
-        if (m < p.rows) {
-          copy_async_8(to + n * 256 + lane * 8, p.x_codes + static_cast<size_t>(m) * p.x_stride + i * 32 + t * 8);
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int block = i + j * kWarps;
+#pragma unroll
+      for (int n = 0; n < kNTiles; ++n) {
+        const int m = n * 8 + g;
+        const int column = block * 32 + t * 8;
+        x[j][n] = make_uint4(0, 0, 0, 0);
+        if (block >= last_block || m >= p.rows || column >= p.cols) continue;
+        if constexpr (Format::kCodes) {
+          const uint2 v =
+              *reinterpret_cast<const uint2*>(p.x_codes + static_cast<size_t>(m) * p.x_stride + column);
+          x[j][n].x = v.x, x[j][n].y = v.y;
+        } else {
+          x[j][n] = *reinterpret_cast<const uint4*>(p.x + static_cast<size_t>(m) * p.x_stride +
+                                                    static_cast<size_t>(group_of_rows) * p.cols + column);
         }
-      } else {
-        if (m < p.rows) {
-          const int column = i * 32 + t * 8;
-          const bool valid = column < p.cols;
-          const uint16_t* from = p.x + static_cast<size_t>(m) * p.x_stride +
-                                 static_cast<size_t>(group_of_rows) * p.cols + (valid ? column : 0);
-          copy_async_16(to + n * 512 + lane * 16, from, valid);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int block = i + j * kWarps;
+      if (block >= last_block) continue;
+      uint8_t* to = shared + static_cast<size_t>(block - first_block) * kActivationBlock;
+#pragma unroll
+      for (int n = 0; n < kNTiles; ++n) {
+        if constexpr (Format::kCodes) {
+          *reinterpret_cast<uint2*>(to + n * 256 + lane * 8) = make_uint2(x[j][n].x, x[j][n].y);
+        } else {
+          *reinterpret_cast<uint4*>(to + n * 512 + lane * 16) = x[j][n];
         }
       }
     }
   }
   if constexpr (Format::kCodes) {
     const int count = last_block - first_block;
-    for (int i = static_cast<int>(threadIdx.x); i < count * p.rows; i += kLinearThreads) {
-      const int m = i / count;
-      const int b = i - m * count;
-      activation_scales[b * kNTiles * 8 + m] =
-          ue8m0_to_float(p.x_scales[static_cast<size_t>(m) * p.blocks + first_block + b]);
+    const int all = count * p.rows;
+    for (int i = static_cast<int>(threadIdx.x); i < all; i += 8 * kLinearThreads) {
+      uint32_t scale[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const int at = i + j * kLinearThreads;
+        const int m = at / count;
+        scale[j] =
+            at < all ? p.x_scales[static_cast<size_t>(m) * p.blocks + first_block + at - m * count] : 0u;
+      }
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const int at = i + j * kLinearThreads;
+        const int m = at / count;
+        if (at < all) activation_scales[(at - m * count) * kNTiles * 8 + m] = ue8m0_to_float(scale[j]);
+      }
     }
   }
-  copy_async_wait();
   __syncthreads();
 
+  int slot = 0;
   for (int group = first_group; group < p.row_groups; group += group_stride) {
     const uint8_t* next_tiles = tiles_of(group + group_stride);
     float sum[kRowTiles][kNTiles][4] = {};
+    // The output that this thread finishes first: its exceptions are looked up while the weights stream.
+    uint32_t exception_first = 0, exception_last = 0, exception_entry = 0;
+    if constexpr (Format::kPacked) {
+      const int64_t row =
+          output_row<kNTiles, kRowTiles>(p, group, rank * kLinearThreads + static_cast<int>(threadIdx.x));
+      if (row < p.out) {
+        exception_first = __ldg(p.exception_offsets + row);
+        exception_last = __ldg(p.exception_offsets + row + 1);
+        if (exception_first < exception_last) exception_entry = __ldg(p.exceptions + exception_first);
+      }
+    }
 
-    for (int batch = 0; batch < batches; ++batch) {
+    for (int stage = 0; stage < stages; ++stage) {
+      copy_async_wait<kStages - 2>();
+      typename Format::Word words[kStageBlocks][kRowTiles];
 #pragma unroll
-      for (int u = 0; u < kDepth; ++u) {
-        const int block = block0 + batch * kDepth + u;
+      for (int u = 0; u < kStageBlocks; ++u) {
+#pragma unroll
+        for (int r = 0; r < kRowTiles; ++r) {
+          words[u][r] = Format::read(
+              ring + slot * Shape::kStageBytes + (u * kRowTiles + r) * Format::kBlockBytes, lane);
+        }
+      }
+      if (++slot == kStages) slot = 0;
+      fetch_next();
+#pragma unroll
+      for (int u = 0; u < kStageBlocks; ++u) {
+        const int block = block0 + stage * kStageBlocks + u;
         if (tiles != nullptr && block < block1) {
           uint32_t a[kRowTiles][8];
 #pragma unroll
-          for (int r = 0; r < kRowTiles; ++r) Format::operand(ring[u][r], a[r]);
-          if (batch + 1 < batches) fetch(ring[u], tiles, block + kDepth);
+          for (int r = 0; r < kRowTiles; ++r) Format::operand(words[u][r], a[r]);
 
           float weight_scale = 1.0f;
           if constexpr (Format::kWeightScale) {
@@ -236,8 +329,8 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
           for (int n = 0; n < kNTiles; ++n) {
             if constexpr (Format::kCodes) {
               const uint2 codes = *reinterpret_cast<const uint2*>(b_block + n * 256 + lane * 8);
-              const float2 x_scale = *reinterpret_cast<const float2*>(activation_scales +
-                                                                      (block - first_block) * kNTiles * 8 + n * 8 + t * 2);
+              const float2 x_scale = *reinterpret_cast<const float2*>(
+                  activation_scales + (block - first_block) * kNTiles * 8 + n * 8 + t * 2);
               const uint32_t b0 = e4m3x2_to_half2(codes.x), b1 = e4m3x2_to_half2(codes.x >> 16);
               const uint32_t b2 = e4m3x2_to_half2(codes.y), b3 = e4m3x2_to_half2(codes.y >> 16);
               const float s0 = weight_scale * x_scale.x;
@@ -272,22 +365,20 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
         }
       }
     }
-    // The next group's first weights travel while this one's sums meet.
-    if (next_tiles != nullptr) {
-#pragma unroll
-      for (int u = 0; u < kDepth; ++u) fetch(ring[u], next_tiles, block0 + u);
-      if constexpr (Format::kWeightScale) scale_lane = scale_of(group + group_stride, block0);
+    if constexpr (Format::kWeightScale) {
+      if (next_tiles != nullptr) scale_lane = scale_of(group + group_stride, block0);
     }
 
     float* partial = reinterpret_cast<float*>(shared + p.reduce_offset);
     constexpr int kWarpSums = kRowTiles * kNTiles * 128;
-    if (p.reduce_offset == 0) __syncthreads();  // the sums take the place of the activations
+    if (!p.persistent) __syncthreads();  // the sums take the place of the activations
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
       for (int n = 0; n < kNTiles; ++n) {
 #pragma unroll
-        for (int q = 0; q < 4; ++q) partial[warp * kWarpSums + ((r * kNTiles + n) * 4 + q) * 32 + lane] = sum[r][n][q];
+        for (int q = 0; q < 4; ++q)
+          partial[warp * kWarpSums + ((r * kNTiles + n) * 4 + q) * 32 + lane] = sum[r][n][q];
       }
     }
     if (p.cluster > 1) {
@@ -296,7 +387,8 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
       __syncthreads();
     }
     const int outputs = p.row_warps * kWarpSums;
-    for (int i = rank * kLinearThreads + static_cast<int>(threadIdx.x); i < outputs; i += p.cluster * kLinearThreads) {
+    for (int i = rank * kLinearThreads + static_cast<int>(threadIdx.x); i < outputs;
+         i += p.cluster * kLinearThreads) {
       const int owner = i / kWarpSums;
       const int within = i - owner * kWarpSums;
       const int source = within & 31;
@@ -304,21 +396,30 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
       const int n = (within >> 7) % kNTiles;
       const int r = (within >> 7) / kNTiles;
       const int m = n * 8 + (source & 3) * 2 + (q & 1);
-      const int64_t row =
-          ((static_cast<int64_t>(group) * p.row_warps + owner) * kRowTiles + r) * kTileRows + (source >> 2) + (q >> 1) * 8;
+      const int64_t row = ((static_cast<int64_t>(group) * p.row_warps + owner) * kRowTiles + r) * kTileRows +
+                          (source >> 2) + (q >> 1) * 8;
       if (m >= p.rows || row >= p.out) continue;
+      // All of a block's partial sums at once, then the additions in shard order; absent shards add zero.
+      const float* first = partial + owner * kWarpSums + within;
+      const int stride = p.row_warps * kWarpSums;
       float total = 0.0f;
       for (int c = 0; c < p.cluster; ++c) {
-        for (int s = 0; s < p.shard_warps; ++s) {
-          const float* at = partial + (s * p.row_warps + owner) * kWarpSums + within;
-          total += p.cluster > 1 ? load_cluster(at, static_cast<uint32_t>(c)) : *at;
+        float v[kWarps];
+#pragma unroll
+        for (int s = 0; s < kWarps; ++s) {
+          v[s] = s >= p.shard_warps ? 0.0f
+                 : p.cluster > 1    ? load_cluster(first + s * stride, static_cast<uint32_t>(c))
+                                    : first[s * stride];
         }
+#pragma unroll
+        for (int s = 0; s < kWarps; ++s) total += v[s];
       }
       if constexpr (Format::kPacked) {
-        const uint32_t first = p.exception_offsets[row];
-        const uint32_t last = p.exception_offsets[row + 1];
-        for (uint32_t e = first; e < last; ++e) {
-          const uint32_t entry = p.exceptions[e];
+        const bool known = i < (rank + 1) * kLinearThreads;
+        uint32_t e = known ? exception_first : p.exception_offsets[row];
+        const uint32_t last = known ? exception_last : p.exception_offsets[row + 1];
+        for (bool ready = known; e < last; ++e, ready = false) {
+          const uint32_t entry = ready ? exception_entry : p.exceptions[e];
           total = fmaf(bf16_to_float(p.x[static_cast<size_t>(m) * p.x_stride + (entry >> 16)]),
                        bf16_to_float(entry & 0xFFFFu), total);
         }

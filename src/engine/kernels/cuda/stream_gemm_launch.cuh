@@ -8,15 +8,20 @@ namespace spark::engine::cuda {
 template <class Format>
 void launch_stream_gemm(const Launch& on, const LinearLaunch& plan, const StreamGemmParams& params) {
   const auto with = [&](auto kernel) {
-    launch_kernel(on, kernel, dim3(static_cast<unsigned>(plan.grid)), kLinearThreads, plan.shared_bytes, plan.cluster,
-                  params);
+    launch_kernel(on, kernel, dim3(static_cast<unsigned>(plan.grid)), kLinearThreads, plan.shared_bytes,
+                  plan.cluster, params);
   };
   switch (plan.n_tiles) {
-    case 1: return with(stream_gemm_kernel<Format, 1, 1>);
-    case 2: return with(stream_gemm_kernel<Format, 2, 1>);
-    case 3: return with(stream_gemm_kernel<Format, 3, 2>);
-    case 6: return with(stream_gemm_kernel<Format, 6, 2>);
-    default: return with(stream_gemm_kernel<Format, 12, 1>);
+    case 1:
+      return with(stream_gemm_kernel<Format, 1, 1>);
+    case 2:
+      return with(stream_gemm_kernel<Format, 2, 1>);
+    case 3:
+      return with(stream_gemm_kernel<Format, 3, 2>);
+    case 6:
+      return with(stream_gemm_kernel<Format, 6, 2>);
+    default:
+      return with(stream_gemm_kernel<Format, 12, 1>);
   }
 }
 

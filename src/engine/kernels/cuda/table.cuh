@@ -1,4 +1,5 @@
-// Single elements of a BF16 weight in either of its layouts: embedding rows, the Markov table, the confidence vector.
+// Single elements of a BF16 weight in either of its layouts: embedding rows, the Markov table, the confidence
+// vector.
 #pragma once
 
 #include "engine/kernels/cuda/launch.h"
@@ -23,7 +24,8 @@ __device__ __forceinline__ uint16_t table_value(const TableView& table, int64_t 
     return *reinterpret_cast<const uint16_t*>(table.tiles + bf16_tile_offset(row, col, tile_blocks));
   }
   const int pair = tile_pair(static_cast<int>(row & 15), static_cast<int>(col & 31));
-  const uint32_t word = *reinterpret_cast<const uint32_t*>(table.tiles + packed_word_offset(row, col, tile_blocks));
+  const uint32_t word =
+      *reinterpret_cast<const uint32_t*>(table.tiles + packed_word_offset(row, col, tile_blocks));
   const uint32_t turned = __funnelshift_l(word, word, 4 * (pair & 3)) >> (16 * (col & 1));
   const uint32_t bits = table.tiles[packed_byte_offset(row, col, tile_blocks)] | (turned & kPackedNibbleMask);
   const uint32_t code = (bits >> 7) & 15u;
@@ -37,7 +39,8 @@ __device__ __forceinline__ uint16_t table_value(const TableView& table, int64_t 
 }
 
 inline TableView table_view(const PreparedWeight& w) {
-  return {w.tiles, w.exception_offsets, w.exceptions, w.rows, w.cols, w.exponent_base, w.layout == Layout::kPacked};
+  return {w.tiles,         w.exception_offsets,        w.exceptions, w.rows, w.cols,
+          w.exponent_base, w.layout == Layout::kPacked};
 }
 
 }  // namespace spark::engine::cuda

@@ -12,7 +12,9 @@ namespace {
 constexpr int64_t kRawBytes = int64_t{64} << 20;
 constexpr int64_t kRawScaleBytes = int64_t{16} << 20;
 
-std::string shape_text(const Weight& w) { return std::to_string(w.rows) + " x " + std::to_string(w.cols); }
+std::string shape_text(const Weight& w) {
+  return std::to_string(w.rows) + " x " + std::to_string(w.cols);
+}
 
 void require(bool ok, const Weight& weight, const char* what) {
   if (!ok) throw Error("weight of " + shape_text(weight) + ": " + what, "CUDA backend");
@@ -57,10 +59,14 @@ const PreparedExperts& WeightStore::prepared(const ExpertBank& bank) {
 Weight WeightStore::place(const Weight& host) {
   if (host.empty()) return host;
   switch (host.format) {
-    case WeightFormat::kFp8: return keep(host, place_fp8(host));
-    case WeightFormat::kBf16: return keep(host, place_bf16(host));
-    case WeightFormat::kF32: return keep(host, place_plain(host, Layout::kF32));
-    case WeightFormat::kFp4: break;
+    case WeightFormat::kFp8:
+      return keep(host, place_fp8(host));
+    case WeightFormat::kBf16:
+      return keep(host, place_bf16(host));
+    case WeightFormat::kF32:
+      return keep(host, place_plain(host, Layout::kF32));
+    case WeightFormat::kFp4:
+      break;
   }
   PreparedWeight w{.layout = Layout::kFp4, .rows = host.rows, .cols = host.cols};
   const int64_t scale_bytes = fp4_scale_bytes(w.rows, w.cols);
@@ -138,13 +144,15 @@ bool WeightStore::pack(const Weight& host, PreparedWeight& w) {
   for (size_t i = 1; i < offsets.size(); ++i) offsets[i] += offsets[i - 1];
 
   uint8_t* tiles = bytes(prepared_bytes(w.layout, w.rows, w.cols), "packed weights");
-  auto* device_offsets = reinterpret_cast<uint32_t*>(bytes(static_cast<int64_t>(offsets.size()) * 4, "packed weights"));
+  auto* device_offsets =
+      reinterpret_cast<uint32_t*>(bytes(static_cast<int64_t>(offsets.size()) * 4, "packed weights"));
   auto* exceptions = reinterpret_cast<uint32_t*>(bytes(int64_t{offsets.back()} * 4, "packed weights"));
   staging_.upload(stream_.get(), device_offsets, offsets.data(), offsets.size() * 4);
   w.tiles = tiles;
   w.exception_offsets = device_offsets;
   w.exceptions = exceptions;
-  w.bytes = prepared_bytes(w.layout, w.rows, w.cols) + static_cast<int64_t>(offsets.size() + offsets.back()) * 4;
+  w.bytes =
+      prepared_bytes(w.layout, w.rows, w.cols) + static_cast<int64_t>(offsets.size() + offsets.back()) * 4;
   const int64_t tile_row_bytes = w.cols / kTileCols * (kPackedTileBytes / kTileRows);
   auto* mismatches = reinterpret_cast<uint32_t*>(bytes(4, "packing"));
   by_pieces(host.data, w.rows, w.cols * 2, [&](const uint8_t* raw, int64_t first, int64_t count) {
@@ -176,8 +184,8 @@ void WeightStore::place_fp4(const Weight& host, uint8_t* tiles, uint8_t* scales)
   require(host.rows * scale_row <= kRawScaleBytes, host, "too many scales for one expert");
   staging_.upload(stream_.get(), raw_scales_, host.scales, static_cast<size_t>(host.rows * scale_row));
   by_pieces(host.data, host.rows, host.cols / 2, [&](const uint8_t* raw, int64_t first, int64_t count) {
-    launch_prepare_fp4(launch(), raw, raw_scales_ + first * scale_row, count, host.cols, tiles + first * tile_row,
-                       scales + first * scale_tile_row);
+    launch_prepare_fp4(launch(), raw, raw_scales_ + first * scale_row, count, host.cols,
+                       tiles + first * tile_row, scales + first * scale_tile_row);
   });
 }
 
@@ -256,8 +264,10 @@ Weight WeightStore::synthetic(WeightFormat format, int64_t rows, int64_t cols, u
     for (size_t i = 0; i < entries.size(); ++i) {
       entries[i] = static_cast<uint32_t>(i * 37 % static_cast<size_t>(cols)) << 16 | 0x3F00;
     }
-    auto* device_offsets = reinterpret_cast<uint32_t*>(bytes(static_cast<int64_t>(offsets.size()) * 4, "weights"));
-    auto* exceptions = reinterpret_cast<uint32_t*>(bytes(static_cast<int64_t>(entries.size()) * 4, "weights"));
+    auto* device_offsets =
+        reinterpret_cast<uint32_t*>(bytes(static_cast<int64_t>(offsets.size()) * 4, "weights"));
+    auto* exceptions =
+        reinterpret_cast<uint32_t*>(bytes(static_cast<int64_t>(entries.size()) * 4, "weights"));
     staging_.upload(stream_.get(), device_offsets, offsets.data(), offsets.size() * 4);
     staging_.upload(stream_.get(), exceptions, entries.data(), entries.size() * 4);
     w.tiles = tiles;

@@ -11,7 +11,8 @@ namespace spark::engine::cuda {
 
 class WeightStore {
  public:
-  WeightStore(Arena& arena, Staging& staging, const Stream& stream, const DeviceLimits& device, int64_t pack_rows_from)
+  WeightStore(Arena& arena, Staging& staging, const Stream& stream, const DeviceLimits& device,
+              int64_t pack_rows_from)
       : arena_(arena), staging_(staging), stream_(stream), device_(device), pack_rows_from_(pack_rows_from) {}
 
   Weight place(const Weight& host);

@@ -1,8 +1,10 @@
-// How a matrix product is cut: a pure function of the shape, of the rows of the step and of the device's limits.
+// How a matrix product is cut: a pure function of the shape, of the rows of the step and of the device's
+// limits.
 //
-// The columns of the weight are cut into `shards` of whole 32-blocks. That cut fixes the order of the sum (in a shard by
-// ascending block, then shard by shard), so it depends on the weight's shape alone: neither on the number of rows nor
-// on the device. Everything in LinearLaunch may change with the rows without changing a bit of the result.
+// The columns of the weight are cut into `shards` of whole 32-blocks. That cut fixes the order of the sum (in
+// a shard by ascending block, then shard by shard), so it depends on the weight's shape alone: neither on the
+// number of rows nor on the device. Everything in LinearLaunch may change with the rows without changing a
+// bit of the result.
 //
 //   LinearSplit split = split_linear({.rows = 1792, .cols = 5120, .activation_bytes = 1});
 //   LinearLaunch launch = plan_linear(shape, split, /*rows=*/6, device);
@@ -35,24 +37,27 @@ struct LinearSplit {
 };
 
 constexpr int kLinearWarps = 8;
-constexpr int kMaxLinearRows = 96;  // rows of one launch
+constexpr size_t kRingBytes = 6144;  // of a warp: weights in flight
+constexpr int kMaxLinearRows = 96;   // rows of one launch
 
 struct LinearLaunch {
-  int n_tiles = 1;      // tiles of 8 rows of the step: 1, 2, 3, 6 or 12
-  int row_tiles = 1;    // 16-row weight tiles of a warp: 1 or 2
-  int row_warps = 1;    // warps of a block side by side over weight rows; the others over shards
-  int shard_warps = 8;  // kLinearWarps / row_warps
-  int cluster = 1;      // blocks that share a set of weight rows
-  int row_groups = 0;   // sets of row_warps * row_tiles * 16 weight rows
-  int grid = 0;         // blocks, a multiple of `cluster`
+  int n_tiles = 1;          // tiles of 8 rows of the step: 1, 2, 3, 6 or 12
+  int row_tiles = 1;        // 16-row weight tiles of a warp: 1 or 2
+  int row_warps = 1;        // warps of a block side by side over weight rows; the others over shards
+  int shard_warps = 8;      // kLinearWarps / row_warps
+  int cluster = 1;          // blocks that share a set of weight rows
+  int row_groups = 0;       // sets of row_warps * row_tiles * 16 weight rows
+  int grid = 0;             // blocks, a multiple of `cluster`
   bool persistent = false;  // blocks walk over several row groups
   size_t shared_bytes = 0;
+  size_t ring_offset = 0;    // where the rings lie in shared memory
   size_t reduce_offset = 0;  // where the partial sums lie in shared memory
   int rows_per_launch = 8;   // larger steps are cut into launches of this many rows
 };
 
 LinearSplit split_linear(const LinearShape& shape);
-LinearLaunch plan_linear(const LinearShape& shape, const LinearSplit& split, int rows, const DeviceLimits& device);
+LinearLaunch plan_linear(const LinearShape& shape, const LinearSplit& split, int rows,
+                         const DeviceLimits& device);
 
 // Shared memory of the activations of one 32-block for `n_tiles` tiles of 8 rows.
 constexpr size_t activation_block_bytes(int n_tiles, int activation_bytes) {

@@ -13,8 +13,8 @@ struct PackChoice {
   uint64_t exceptions = 0;
 };
 
-// counts[e]: elements with biased exponent e that are no zeros; counts[256]: zeros. Not worthwhile when more than one
-// element in 256 would be an exception.
+// counts[e]: elements with biased exponent e that are no zeros; counts[256]: zeros. Not worthwhile when more
+// than one element in 256 would be an exception.
 PackChoice choose_exponent_base(std::span<const uint64_t> counts);
 
 }  // namespace spark::engine::cuda
