@@ -141,7 +141,8 @@ void run(const BenchFlags& flags, Outcome& outcome) {
     return;
   }
   if (flags.base_url.empty()) {
-    throw Error("is missing", "--base-url", "give the service's address, e.g. --base-url http://127.0.0.1:8000");
+    throw Error("is missing", "--base-url",
+                "give the service's address, e.g. --base-url http://127.0.0.1:8000");
   }
   measure(flags, outcome);
 }
@@ -153,7 +154,8 @@ void add_bench_command(CLI::App& app, Outcome& outcome) {
   CLI::App* command = app.add_subcommand(
       "bench",
       "Measure a live service: tokens per second and time to first token, with confidence intervals.\n"
-      "The service receives nothing but API requests. Nobody else may use it meanwhile: a sample that overlaps\n"
+      "The service receives nothing but API requests. Nobody else may use it meanwhile: a sample that "
+      "overlaps\n"
       "with foreign traffic is discarded and repeated.");
   command->add_option("--base-url", flags->base_url, "Address of the service, e.g. http://127.0.0.1:8000");
   command->add_option("--model", flags->model, "Model name to ask for (default: the first one served)");
@@ -170,7 +172,9 @@ void add_bench_command(CLI::App& app, Outcome& outcome) {
   command->add_option("--max-samples", flags->max_samples, "Samples of a point at most")
       ->check(CLI::Range(2, 1000))
       ->capture_default_str();
-  command->add_option("--precision", flags->precision, "Wanted half-width of the 95 % interval, percent of the mean")
+  command
+      ->add_option("--precision", flags->precision,
+                   "Wanted half-width of the 95 % interval, percent of the mean")
       ->check(CLI::Range(0.01, 100.0))
       ->capture_default_str();
   command->add_option("--seed", flags->seed, "Order in which points are sampled")->capture_default_str();

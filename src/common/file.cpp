@@ -61,7 +61,8 @@ std::string read_file(const std::string& path, size_t max_bytes) {
     if (count < 0) fail(path, "cannot be read");
     if (count == 0) return content;
     content.append(buffer, static_cast<size_t>(count));
-    if (content.size() > max_bytes) throw Error("is larger than " + std::to_string(max_bytes) + " bytes", path);
+    if (content.size() > max_bytes)
+      throw Error("is larger than " + std::to_string(max_bytes) + " bytes", path);
   }
 }
 
@@ -97,7 +98,9 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   if (this != &other) {
@@ -109,7 +112,9 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-MappedFile::~MappedFile() { release(); }
+MappedFile::~MappedFile() {
+  release();
+}
 
 void MappedFile::release() noexcept {
   if (data_ != nullptr) ::munmap(const_cast<uint8_t*>(data_), size_);

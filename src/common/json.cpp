@@ -74,12 +74,18 @@ std::string printable(const std::string& text) {
 
 const char* kind_of(const Json& value) {
   switch (value.type()) {
-    case Json::value_t::null: return "null";
-    case Json::value_t::object: return "an object";
-    case Json::value_t::array: return "an array";
-    case Json::value_t::string: return "a string";
-    case Json::value_t::boolean: return "a boolean";
-    default: return "a number";
+    case Json::value_t::null:
+      return "null";
+    case Json::value_t::object:
+      return "an object";
+    case Json::value_t::array:
+      return "an array";
+    case Json::value_t::string:
+      return "a string";
+    case Json::value_t::boolean:
+      return "a boolean";
+    default:
+      return "a number";
   }
 }
 
@@ -91,9 +97,9 @@ std::string child(const std::string& path, std::string_view key) {
 
 Json parse_json(std::string_view text, const std::string& source, const JsonLimits& limits) {
   if (text.size() > limits.max_bytes) {
-    throw Error("is " + std::to_string(text.size()) + " bytes long; the limit is " +
-                    std::to_string(limits.max_bytes),
-                source);
+    throw Error(
+        "is " + std::to_string(text.size()) + " bytes long; the limit is " + std::to_string(limits.max_bytes),
+        source);
   }
   // The library takes a NUL for the end of the text and would accept anything after it.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
@@ -107,7 +113,8 @@ Json parse_json(std::string_view text, const std::string& source, const JsonLimi
     std::string message = error.what();
     const size_t cut = message.find("parse error");
     if (cut != std::string::npos) message = message.substr(cut);
-    throw Error("is not valid JSON at " + line_and_column(text, error.byte) + ": " + printable(message), source);
+    throw Error("is not valid JSON at " + line_and_column(text, error.byte) + ": " + printable(message),
+                source);
   } catch (const Json::out_of_range& error) {
     throw Error(std::string("has a number outside the range of a double: ") + error.what(), source);
   } catch (const Error& error) {
@@ -163,7 +170,8 @@ JsonReader JsonReader::field(std::string_view key) const {
 
 JsonReader JsonReader::item(size_t index) const {
   const std::string path = path_ + "[" + std::to_string(index) + "]";
-  if (value_ != nullptr && value_->is_array() && index < value_->size()) return {(*value_)[index], path, *faults_};
+  if (value_ != nullptr && value_->is_array() && index < value_->size())
+    return {(*value_)[index], path, *faults_};
   return {path, *faults_};
 }
 

@@ -15,14 +15,17 @@ std::atomic<LogLevel> g_level{LogLevel::kInfo};
 
 }  // namespace
 
-void set_log_level(LogLevel level) { g_level = level; }
+void set_log_level(LogLevel level) {
+  g_level = level;
+}
 
 void log(LogLevel level, const std::string& message) {
   if (level < g_level.load(std::memory_order_relaxed)) return;
   static constexpr const char* kNames[] = {"debug", "info ", "warn ", "error"};
   const auto now = std::chrono::system_clock::now();
   const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
+  const auto ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
   std::tm utc{};
   ::gmtime_r(&seconds, &utc);
   char stamp[40];

@@ -1,7 +1,7 @@
-// Every loader of the site, and the whole way from a profile and node map to findings and launches. The first byte
-// chooses: 0-6 one loader each, 7 a server's argument list (one word per line), 8 a profile and 9 a node map inside an
-// otherwise sound site, anything else a site file. Faults are expected; what must not happen is a crash, a hang, a
-// finding without a rule, or a launch that changes between two runs.
+// Every loader of the site, and the whole way from a profile and node map to findings and launches. The first
+// byte chooses: 0-6 one loader each, 7 a server's argument list (one word per line), 8 a profile and 9 a node
+// map inside an otherwise sound site, anything else a site file. Faults are expected; what must not happen is
+// a crash, a hang, a finding without a rule, or a launch that changes between two runs.
 #include <cstdint>
 #include <string>
 
@@ -57,13 +57,20 @@ void load(const std::string& text, Read read) {
 
 void run(uint8_t choice, const std::string& text) {
   switch (choice) {
-    case '0': return load(text, read_node_map);
-    case '1': return load(text, read_profile);
-    case '2': return load(text, read_kernel_policy);
-    case '3': return load(text, read_upstream_lock);
-    case '4': return load(text, read_source_manifest);
-    case '5': return load(text, read_baseline_manifest);
-    case '6': return load(text, read_tuning_catalogue);
+    case '0':
+      return load(text, read_node_map);
+    case '1':
+      return load(text, read_profile);
+    case '2':
+      return load(text, read_kernel_policy);
+    case '3':
+      return load(text, read_upstream_lock);
+    case '4':
+      return load(text, read_source_manifest);
+    case '5':
+      return load(text, read_baseline_manifest);
+    case '6':
+      return load(text, read_tuning_catalogue);
     case '7': {
       ClusterProfile profile;
       for (size_t begin = 0; begin <= text.size();) {
@@ -77,9 +84,12 @@ void run(uint8_t choice, const std::string& text) {
       parse_series(text);
       return;
     }
-    case '8': return whole_site("config/fuzz-profile.json", text);
-    case '9': return whole_site("config/fuzz-nodes.json", text);
-    default: return whole_site("config/fuzz-site.json", text);
+    case '8':
+      return whole_site("config/fuzz-profile.json", text);
+    case '9':
+      return whole_site("config/fuzz-nodes.json", text);
+    default:
+      return whole_site("config/fuzz-site.json", text);
   }
 }
 

@@ -129,7 +129,8 @@ std::string line_of(const Finding& finding) {
   line += " [" + finding.rule + "]";
   // One line per finding, and nothing that a terminal obeys, whatever a file contains.
   std::replace_if(
-      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, ' ');
+      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; },
+      ' ');
   return line + "\n";
 }
 

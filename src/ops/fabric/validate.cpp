@@ -248,9 +248,10 @@ class FabricRules {
     }
     if (nodes_by_count.size() < 2) return;
     Strings parts;
-    for (const auto& [stripes, names] : nodes_by_count) parts.push_back(joined(names) + ": " + std::to_string(stripes));
-    add("fabric.stripes", "nodes", "stripe counts differ (" + joined(parts, "; ") + ")", "one count over all ranks",
-        "name one, or two, devices everywhere");
+    for (const auto& [stripes, names] : nodes_by_count)
+      parts.push_back(joined(names) + ": " + std::to_string(stripes));
+    add("fabric.stripes", "nodes", "stripe counts differ (" + joined(parts, "; ") + ")",
+        "one count over all ranks", "name one, or two, devices everywhere");
   }
 
   // Subnets are required on rings; where a triangle states them they must be right as well.

@@ -147,7 +147,8 @@ NodeMap read_node_map(const Json& document, Faults& faults) {
   root.field("description").optional_string();
   const JsonReader nodes = root.field("nodes");
   const std::vector<JsonReader> entries = nodes.items();
-  if (nodes.present() && nodes.json()->is_array() && entries.empty()) nodes.fault("is empty", "list the machines");
+  if (nodes.present() && nodes.json()->is_array() && entries.empty())
+    nodes.fault("is empty", "list the machines");
   if (entries.size() > kMaxNodes) {
     nodes.fault("has " + std::to_string(entries.size()) + " entries; a cluster has three or four");
     return map;

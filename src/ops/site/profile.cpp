@@ -198,10 +198,13 @@ void read_fabric(const JsonReader& reader, ClusterProfile& profile) {
   profile.transport = find_transport(profile.transport_name);
 }
 
-void read_engine_kind(const JsonReader& reader, ClusterProfile& profile) {
+void read_engine(const JsonReader& reader, ClusterProfile& profile) {
   if (!reader.present()) return;
   const std::string kind = reader.field("kind").optional_string().value_or("vllm");
   if (kind == "native") profile.engine_kind = EngineKind::kNative;
+  if (const JsonReader secrets = reader.field("secret_environment_file"); secrets.present()) {
+    profile.secret_environment_file = read_word(secrets);
+  }
   if (kind != "native" && kind != "vllm") {
     reader.field("kind").fault("is \"" + kind + "\"; it must be \"vllm\" or \"native\"");
   }
@@ -245,7 +248,7 @@ ClusterProfile read_profile(const Json& resolved, Faults& faults) {
   profile.upstreams_config =
       root.field("upstreams_config").optional_string().value_or(profile.upstreams_config);
   read_fabric(root.field("fabric"), profile);
-  read_engine_kind(root.field("engine"), profile);
+  read_engine(root.field("engine"), profile);
   const bool native = profile.engine_kind == EngineKind::kNative;
   profile.kernel_backend =
       root.field("kernel_backend").optional_string().value_or(native ? "native" : kDefaultKernelFamily);

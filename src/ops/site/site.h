@@ -35,7 +35,7 @@ inline constexpr const char* kWatchList = "docs/watch-list.md";
 
 struct SiteRequest {
   std::string profile = kDefaultProfile;
-  std::string nodes;                         // empty: as the profile says
+  std::string nodes = {};                    // empty: as the profile says
   std::string site_file = kDefaultSiteFile;  // empty: no site layer
 };
 

@@ -1,16 +1,15 @@
-// The corpus of broken configurations: tests/data/site/broken/*.test. Each case changes a sound configuration and
-// names exactly the findings that this must cause, no more and no fewer.
+// The corpus of broken configurations: tests/data/site/broken/*.test. Each case changes a sound configuration
+// and names exactly the findings that this must cause, no more and no fewer.
 //
 //   case a steady threshold above the startup threshold
 //   profile cluster-4k                       reference profile, or typed:cluster-4k for a layered one
-//   set profile /host/memguard_gib 9         JSON pointer and value; files: profile nodes site lock manifest policy
-//   remove nodes /nodes/1/roce_peer_hcas     or the path of any file in the repository
-//   env NCCL_ALGO Tree                       a variable of the profile;  unset NCCL_ALGO removes it
-//   arg --port 8001                          a server argument;  noarg --port removes it
-//   text lock {"schema_version": 1,          the whole file, as it stands on the rest of the line
-//   hide docs/watch-list.md                  the file does not exist
-//   error cluster.guard host.startup_memguard_gib | is 5, the steady threshold is 9
-//   warning RULE WHERE | part of the evidence
+//   set profile /host/memguard_gib 9         JSON pointer and value; files: profile nodes site lock manifest
+//   policy remove nodes /nodes/1/roce_peer_hcas     or the path of any file in the repository env NCCL_ALGO
+//   Tree                       a variable of the profile;  unset NCCL_ALGO removes it arg --port 8001 a
+//   server argument;  noarg --port removes it text lock {"schema_version": 1,          the whole file, as it
+//   stands on the rest of the line hide docs/watch-list.md                  the file does not exist error
+//   cluster.guard host.startup_memguard_gib | is 5, the steady threshold is 9 warning RULE WHERE | part of
+//   the evidence
 //
 // Warnings that the sound configuration has as well are left out. "-" stands for an empty place.
 #include <gtest/gtest.h>
@@ -52,7 +51,8 @@ std::string word(std::string& line) {
 std::vector<Case> read_cases() {
   std::vector<Case> cases;
   std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(SPARK_TEST_DATA) + "/site/broken")) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(SPARK_TEST_DATA) + "/site/broken")) {
     if (entry.path().extension() == ".test") files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
@@ -96,7 +96,8 @@ class Workbench {
     put("nodes", repository_.read(ring ? "tests/data/site/reference/nodes-ring4.json"
                                        : "tests/data/site/reference/nodes-triangle.json"));
     if (typed) put("site", repository_.read("config/site.example.json"));
-    request_ = {.profile = names_["profile"], .nodes = names_["nodes"], .site_file = typed ? names_["site"] : ""};
+    request_ = {
+        .profile = names_["profile"], .nodes = names_["nodes"], .site_file = typed ? names_["site"] : ""};
   }
 
   void step(std::string line) {
@@ -205,8 +206,9 @@ TEST(Broken, EveryCaseNamesExactlyItsFaults) {
       const auto match = std::find_if(surplus.begin(), surplus.end(),
                                       [&](const Finding& finding) { return matches(expectation, finding); });
       if (match == surplus.end()) {
-        ADD_FAILURE() << "missing: " << expectation.severity << " " << expectation.rule << " " << expectation.where
-                      << " | " << expectation.evidence << "\nfound:\n" << listed(found);
+        ADD_FAILURE() << "missing: " << expectation.severity << " " << expectation.rule << " "
+                      << expectation.where << " | " << expectation.evidence << "\nfound:\n"
+                      << listed(found);
         continue;
       }
       rules_seen.insert(match->rule);

@@ -1,5 +1,7 @@
-// The launch of every rank against files made from the reference deployment's published profiles and rules by an
-// independent program, and what a shell makes of it.
+// The launch of every rank against files made from the reference deployment's published profiles and rules by
+// an independent program, and what a shell makes of it.
+#include "ops/launch/render.h"
+
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -9,7 +11,6 @@
 
 #include "common/file.h"
 #include "common/process.h"
-#include "ops/launch/render.h"
 
 namespace spark::ops {
 namespace {
@@ -31,11 +32,14 @@ constexpr Case kNative[] = {
     {"native-tp4", "config/examples/nodes-ring4.json"},
 };
 
-Site load(const std::string& profile, const std::string& nodes, const std::string& site = "config/site.example.json") {
+Site load(const std::string& profile, const std::string& nodes,
+          const std::string& site = "config/site.example.json") {
   return load_site(Repository(SPARK_SOURCE_DIR), {.profile = profile, .nodes = nodes, .site_file = site});
 }
 
-std::string golden(const std::string& name) { return read_file(std::string(SPARK_TEST_DATA) + "/site/golden/" + name); }
+std::string golden(const std::string& name) {
+  return read_file(std::string(SPARK_TEST_DATA) + "/site/golden/" + name);
+}
 
 TEST(Render, PromotedProfilesEqualTheDerivedCommand) {
   int compared = 0;
@@ -58,7 +62,8 @@ TEST(Render, ServerArgumentsAreTheCommandWithoutTheContainer) {
   const Site site = load("config/cluster-tp4.json", "config/examples/nodes-ring4.json");
   const RankLaunch launch = plan_launch(site, *site.nodes.find("node3"));
   ASSERT_GT(launch.command.size(), launch.server_arguments.size());
-  EXPECT_TRUE(std::equal(launch.server_arguments.rbegin(), launch.server_arguments.rend(), launch.command.rbegin()));
+  EXPECT_TRUE(
+      std::equal(launch.server_arguments.rbegin(), launch.server_arguments.rend(), launch.command.rbegin()));
   EXPECT_EQ(launch.server_arguments.back(), "--headless");
   EXPECT_EQ(launch.environment.at("NCCL_IB_HCA"), "=roceP2p1s0f0,roceP2p1s0f1,rocep1s0f0,rocep1s0f1");
   EXPECT_EQ(launch.environment.at("SPARKNET_ROCE_PEER_HCAS"),
@@ -160,7 +165,8 @@ TEST(Render, JsonAndUnitsAreStable) {
     const Site again = load(std::string("config/") + item.profile + ".json", item.nodes);
     const Node& node = site.nodes.nodes[1];
     const std::string name = std::string(item.profile) + "." + node.name;
-    EXPECT_EQ(launch_json(plan_launch(site, node)).dump(2), launch_json(plan_launch(again, again.nodes.nodes[1])).dump(2));
+    EXPECT_EQ(launch_json(plan_launch(site, node)).dump(2),
+              launch_json(plan_launch(again, again.nodes.nodes[1])).dump(2));
     EXPECT_EQ(launch_systemd(plan_launch(site, node)), golden(name + ".service.golden"));
     EXPECT_EQ(launch_json(plan_launch(site, node)).dump(2) + "\n", golden(name + ".json.golden"));
   }
