@@ -109,7 +109,7 @@ struct PackedFormat {
 // kRingBytes.
 template <class Format, int kNTiles, int kRowTiles>
 struct StreamGemmShape {
-  static constexpr int kStageBlocks = Format::kBlockBytes * kRowTiles <= 1024 ? 2 : 1;
+  static constexpr int kStageBlocks = Format::kBlockBytes * kRowTiles <= 1024 && kNTiles < 6 ? 2 : 1;
   static constexpr int kStageBytes = kStageBlocks * kRowTiles * Format::kBlockBytes;
   static constexpr int kStages = static_cast<int>(kRingBytes) / kStageBytes;
   static constexpr int kMinBlocks = kNTiles <= 2 ? 3 : kNTiles <= 6 ? 2 : 1;
