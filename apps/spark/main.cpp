@@ -41,8 +41,12 @@ int run(int argc, char** argv) {
   add_bench_command(app, outcome);
   add_config_command(app, site);
   add_doctor_command(app, outcome, site);
+  add_fabric_command(app, site);
   add_model_command(app, outcome);
+  add_plan_command(app, outcome, site);
   add_render_command(app, site);
+  add_tuning_commands(app, site);
+  add_completion_commands(app);
   if (const std::string complaint = misspelt_command(app, argc, argv); !complaint.empty()) {
     std::cerr << complaint << "\nRun with --help for more information.\n";
     return static_cast<int>(ExitCode::kUsage);

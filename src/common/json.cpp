@@ -57,6 +57,21 @@ std::string line_and_column(std::string_view text, size_t byte) {
   return "line " + std::to_string(line) + ", column " + std::to_string(column);
 }
 
+// The parser quotes what it read last, which may be any bytes; an error must be printable and valid UTF-8.
+std::string printable(const std::string& text) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string result;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte < 0x7f) {
+      result += c;
+    } else {
+      result += std::string("\\x") + kDigits[byte >> 4] + kDigits[byte & 15];
+    }
+  }
+  return result;
+}
+
 const char* kind_of(const Json& value) {
   switch (value.type()) {
     case Json::value_t::null: return "null";
@@ -92,7 +107,7 @@ Json parse_json(std::string_view text, const std::string& source, const JsonLimi
     std::string message = error.what();
     const size_t cut = message.find("parse error");
     if (cut != std::string::npos) message = message.substr(cut);
-    throw Error("is not valid JSON at " + line_and_column(text, error.byte) + ": " + message, source);
+    throw Error("is not valid JSON at " + line_and_column(text, error.byte) + ": " + printable(message), source);
   } catch (const Json::out_of_range& error) {
     throw Error(std::string("has a number outside the range of a double: ") + error.what(), source);
   } catch (const Error& error) {

@@ -61,6 +61,32 @@ CacheCost cache_cost(const ModelConfig& config) {
   return cost;
 }
 
+NativeCacheBytes native_cache_bytes(const ModelConfig& config, const NativeCacheLimits& limits) {
+  constexpr int64_t kFloatBytes = 4;
+  constexpr int64_t kTables = 2;
+  const auto places = [](int64_t positions) {
+    return (positions + kNativeBlockTokens - 1) / kNativeBlockTokens;
+  };
+  const CacheCost cost = cache_cost(config);
+  const int64_t whole = places(limits.context);
+  // A sequence holds its last positions and the rows of the step; both may straddle a block border.
+  const int64_t kept = places(config.sliding_window + kNativeMaxRollback) + 2;
+  const int64_t window_blocks =
+      std::min(limits.sequences * kept + places(limits.step_rows), limits.sequences * whole);
+  NativeCacheBytes bytes;
+  bytes.window = window_blocks * kNativeBlockTokens * cost.window_record * config.all_layers();
+  for (const int64_t layer : config.kv_source_layer_ids) {
+    const int64_t ratio = config.compress_ratios[static_cast<size_t>(layer)];
+    bytes.global +=
+        limits.sequences * whole * (kNativeBlockTokens / ratio) * (cost.main_record + cost.index_record);
+    if (ratio > 1) {
+      bytes.pairs += limits.sequences * (kNativeMaxRollback + 1) * 2 * config.head_dim * kFloatBytes;
+    }
+  }
+  bytes.tables = kTables * limits.sequences * whole * static_cast<int64_t>(sizeof(int32_t));
+  return bytes;
+}
+
 double expected_experts(int64_t experts, int64_t per_row, double rows) {
   return real(experts) * (1 - std::pow(1 - real(per_row) / real(experts), rows));
 }
@@ -109,7 +135,8 @@ LayerBytes CostModel::layer(int64_t layer, const StepShape& shape) const {
   bytes.replicated = weights.replicated;
   bytes.split = weights.split;
   bytes.routed = weights.routed / real(config_.n_routed_experts) *
-                 expected_experts(config_.n_routed_experts, config_.num_experts_per_tok, real(shape.rows()));
+                 expected_experts(config_.n_routed_experts, config_.num_experts_per_tok,
+                                  std::pow(real(shape.rows()), shape.routing_exponent));
   bytes.kv =
       real(shape.streams * std::min(config_.sliding_window, shape.context + 1) * cache_.window_record) +
       real(shape.rows() * selected_entries(config_, role, shape.context) * cache_.main_record);
@@ -130,7 +157,8 @@ StepBytes CostModel::step(const StepShape& shape) const {
       drafter_.replicated + drafter_.split + packed_head_ +
       real(config_.dspark_block_size) * markov_head_ +  // the drafts of a block depend on one another
       drafter_.routed / real(config_.dspark_n_routed_experts) *
-          expected_experts(config_.dspark_n_routed_experts, config_.dspark_num_experts_per_tok, real(rows)) +
+          expected_experts(config_.dspark_n_routed_experts, config_.dspark_num_experts_per_tok,
+                           std::pow(real(rows), shape.routing_exponent)) +
       real(config_.num_nextn_predict_layers * shape.streams *
            std::min(config_.sliding_window, shape.context + 1) * cache_.window_record);
   return bytes;

@@ -28,6 +28,29 @@ struct CacheCost {
 };
 CacheCost cache_cost(const ModelConfig& config);
 
+// What the native engine allocates for its caches: blocks of kNativeBlockTokens positions in two groups,
+// window records of all layers and main + index records of every source, room for every sequence's whole
+// context, the open pairs of ratio-2 sources and both block tables. engine/cache allocates exactly this (a
+// test compares).
+inline constexpr int64_t kNativeBlockTokens = 256;
+inline constexpr int64_t kNativeMaxRollback = 31;
+
+struct NativeCacheLimits {
+  int64_t sequences = 1;
+  int64_t context = 4096;   // tokens of one sequence
+  int64_t step_rows = 512;  // rows of one step, all sequences together
+};
+
+struct NativeCacheBytes {
+  int64_t window = 0;
+  int64_t global = 0;  // main and index records
+  int64_t pairs = 0;
+  int64_t tables = 0;
+
+  int64_t total() const { return window + global + pairs + tables; }
+};
+NativeCacheBytes native_cache_bytes(const ModelConfig& config, const NativeCacheLimits& limits);
+
 // Distinct experts that `rows` independent rows choose, `per_row` of `experts` each.
 double expected_experts(int64_t experts, int64_t per_row, double rows);
 
@@ -35,6 +58,8 @@ struct StepShape {
   int64_t streams = 1;
   int64_t rows_per_stream = 1;  // 1: plain decode; 1 + drafts: verification
   int64_t context = 0;          // tokens before the step, per stream
+  // Rows share experts: r rows choose as many as r^this independent rows would. 1: independent.
+  double routing_exponent = 1;
 
   int64_t rows() const { return streams * rows_per_stream; }
 };

@@ -103,13 +103,15 @@ void write_records(Decoder& model, const PagedCache& cache, const std::vector<ui
 struct RowFigures {
   double within = 0;  // share of rows within 1e-3
   double exact = 0;   // share of rows that are bit-identical
-  double worst = 0;   // relative L2 of the worst row
+  double median = 0;  // relative L2 of the middle row
+  double worst = 0;   // and of the worst
 };
 
 template <typename T>
 RowFigures compare_rows(const std::vector<T>& got, const std::vector<T>& want, size_t cols) {
   EXPECT_EQ(got.size(), want.size());
   RowFigures f;
+  std::vector<double> distances;
   const size_t rows = want.size() / cols;
   for (size_t r = 0; r < rows; ++r) {
     const T* a = got.data() + r * cols;
@@ -117,8 +119,11 @@ RowFigures compare_rows(const std::vector<T>& got, const std::vector<T>& want, s
     const double distance = golden::relative_l2(a, b, cols);
     f.within += distance <= 1e-3 ? 1 : 0;
     f.exact += std::equal(a, a + cols, b) ? 1 : 0;
-    f.worst = std::max(f.worst, distance);
+    distances.push_back(distance);
   }
+  std::sort(distances.begin(), distances.end());
+  f.median = distances[rows / 2];
+  f.worst = distances.back();
   f.within /= static_cast<double>(rows);
   f.exact /= static_cast<double>(rows);
   return f;
@@ -262,25 +267,35 @@ TEST_P(GoldenDebug, EveryLayerFromItsRecordedInputs) {
 TEST_P(GoldenDebug, TheChain) {
   Recorder recorder(*model_, nullptr);
   run(recorder);
+  struct Discrete {
+    double expected = 0;
+    size_t found = 0;
+  };
+  std::map<std::string, Discrete> discrete;
   for (const auto& [name, facts] : facts_.items()) {
     if (!file_->has(name)) continue;
     if (facts.contains("chained_rel_l2") && name.ends_with(".h")) {
       const auto f =
           compare_rows(recorder.get<uint16_t>(name), file_->get<uint16_t>(name), recorder.cols(name));
       const double limit = 2 * noise(name, "chained_rel_l2", "max") + 0.01;
-      std::printf("  %-10s chain %s: worst row %.2e (limit %.2e), %.1f%% identical\n", GetParam().c_str(),
-                  name.c_str(), f.worst, limit, 100 * f.exact);
+      std::printf(
+          "  %-10s chain %s: median %.2e (worst order %.2e), worst row %.2e (limit %.2e), %.1f%% identical\n",
+          GetParam().c_str(), name.c_str(), f.median, noise(name, "chained_rel_l2", "worst_order_median"),
+          f.worst, limit, 100 * f.exact);
       EXPECT_LE(f.worst, limit) << name;
     }
-    if (facts.contains("chained_rows_differing") && (name.ends_with("ids") || name.ends_with("selected"))) {
-      const auto want = file_->get<int32_t>(name);
-      const size_t cols = recorder.cols(name);
-      const double differing =
-          static_cast<double>(differing_rows(recorder.get<int32_t>(name), want, cols).size()) /
-          static_cast<double>(want.size() / cols);
-      const double limit = 2 * facts.at("chained_rows_differing").get<double>() + 0.02;
-      EXPECT_LE(differing, limit) << name;
-    }
+    // Experts, selections and candidates of all layers together: single layers have few rows that differ.
+    if (!facts.contains("chained_rows_differing") || name.ends_with("_bytes")) continue;
+    const size_t cols = recorder.cols(name);
+    const size_t rows = file_->get<int32_t>(name).size() / cols;
+    Discrete& kind = discrete[name.substr(name.rfind('.') + 1)];
+    kind.expected += facts.at("chained_rows_differing").get<double>() * static_cast<double>(rows);
+    kind.found += differing_rows(recorder.get<int32_t>(name), file_->get<int32_t>(name), cols).size();
+  }
+  for (const auto& [kind, rows] : discrete) {
+    std::printf("  %-10s chain %s: %zu rows differ (expected %.0f, at most twice that)\n", GetParam().c_str(),
+                kind.c_str(), rows.found, rows.expected);
+    EXPECT_LE(static_cast<double>(rows.found), 2 * rows.expected + 1) << kind;
   }
   const auto hidden =
       compare_rows(recorder.get<uint16_t>("final_hidden"), file_->get<uint16_t>("final_hidden"), 128);

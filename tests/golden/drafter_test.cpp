@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "engine/numeric/numeric.h"
 #include "golden/golden_file.h"
 #include "golden/tiny_model.h"
 
@@ -151,12 +152,17 @@ TEST_P(GoldenDrafter, ContextSideAfterAPrompt) {
       model_->backend().download(stored.data(),
                                  cache.base + int64_t{block} * cache.records_per_block * cache.record_bytes,
                                  stored.size());
-      size_t equal = 0;
-      for (size_t i = 0; i < records.size(); ++i) equal += stored[i] == records[i] ? 1U : 0U;
-      const double share = static_cast<double>(equal) / static_cast<double>(records.size());
-      std::printf("  %-10s %-5s window records of block %d: %.2f%% of bytes equal\n", GetParam().c_str(),
-                  name.c_str(), m, 100 * share);
-      EXPECT_GE(share, 0.9) << tensor;
+      // 64 codes and 2 scales decode to 64 channels.
+      std::vector<uint16_t> mine(64), theirs(64);
+      double distance = 0;
+      for (size_t at = 0; at < records.size(); at += 66) {
+        decode_window_record(std::span(stored).subspan(at, 66), mine);
+        decode_window_record(std::span(records).subspan(at, 66), theirs);
+        distance = std::max(distance, golden::relative_l2(mine.data(), theirs.data(), 64));
+      }
+      std::printf("  %-10s %-5s window records of block %d: worst row %.2e\n", GetParam().c_str(),
+                  name.c_str(), m, distance);
+      EXPECT_LE(distance, 0.4) << tensor;
     }
     model_->close_sequence(0);
   }

@@ -1,4 +1,4 @@
-// The golden tiny checkpoint, and ways to run tokens through a model.
+// The tiny checkpoints of the tests, and ways to run tokens through a model.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/synthetic.h"
 #include "engine/forward/load_model.h"
+#include "unit/checkpoint/temporary_folder.h"
 
 namespace spark::engine::golden {
 
@@ -23,6 +25,14 @@ inline std::string full_set() {
     if (!place.empty() && std::filesystem::exists(place + "/tiny-checkpoint/config.json")) return place;
   }
   return {};
+}
+
+// A synthetic checkpoint with every mechanism, written once per program.
+inline const std::string& synthetic_checkpoint() {
+  static const TemporaryFolder folder;
+  static const int64_t bytes = write_synthetic_checkpoint(SyntheticPreset::kTiny, 1, folder.path());
+  static const std::string path = bytes > 0 ? folder.path() : "";
+  return path;
 }
 
 inline std::unique_ptr<Decoder> load(const std::string& folder, const std::string& backend, int threads = 1,

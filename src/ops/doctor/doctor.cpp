@@ -127,7 +127,9 @@ std::string line_of(const Finding& finding) {
   if (!finding.expected.empty()) line += "; expected: " + finding.expected;
   if (!finding.fix.empty()) line += "; to fix: " + finding.fix;
   line += " [" + finding.rule + "]";
-  std::replace(line.begin(), line.end(), '\n', ' ');  // one line per finding, whatever a file contains
+  // One line per finding, and nothing that a terminal obeys, whatever a file contains.
+  std::replace_if(
+      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, ' ');
   return line + "\n";
 }
 

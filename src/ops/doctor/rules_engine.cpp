@@ -150,7 +150,8 @@ void spelling(RuleContext& context) {
     std::vector<const char*> variables;
     for (const Setting& row : vllm_variables()) variables.push_back(row.name);
     for (const KnownName& other : other_variables()) variables.push_back(other.name);
-    for (const auto& [name, value] : context.profile.environment) {
+    for (const auto& entry : context.profile.environment) {
+      const std::string& name = entry.first;  // clang 14 captures no structured bindings
       const bool known =
           std::any_of(variables.begin(), variables.end(), [&](const char* v) { return name == v; });
       const char* guess = known ? nullptr : meant(name, variables);

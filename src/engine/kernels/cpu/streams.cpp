@@ -11,8 +11,9 @@ namespace spark::engine::cpu {
 namespace {
 
 constexpr int kMaxStreams = 4;
-// The mHC products of few outputs and many inputs are split along the inputs, at these fixed borders.
-constexpr int64_t kMixChunkBlocks = 64;
+// The mHC products of few outputs and many inputs are split along the inputs, at these fixed borders. Short
+// chains keep the sums accurate: their error moves every stream of the layer.
+constexpr int64_t kMixChunkBlocks = 4;
 
 size_t bytes_of(int64_t values) {
   return static_cast<size_t>(values) * sizeof(uint16_t);
