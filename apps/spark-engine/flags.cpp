@@ -42,6 +42,7 @@ void add_model_flags(CLI::App& app, EngineFlags& flags) {
       ->required();
   app.add_option("--served-model-name", flags.served_names,
                  "Names the API knows the model by; the first is in answers")
+      ->allow_extra_args(false)  // one name each time, or MODEL_DIR after it would be taken for a name
       ->default_str("the folder's name");
   app.add_option("--backend", flags.model.backend, "Where to compute: " + join(engine::backend_names()))
       ->capture_default_str()
@@ -71,9 +72,11 @@ void add_server_flags(CLI::App& app, EngineFlags& flags, std::string& key_file) 
   app.add_option("--port", http.port, "Port; 0 takes a free one")->capture_default_str();
   app.add_option("--uds", http.unix_socket, "Listen on this Unix socket instead");
   app.add_option(
-      "--api-key", flags.api_keys,
-      std::string("Keys that clients may use; others see them in the process list, so prefer the file or ") +
-          kKeyVariable);
+         "--api-key", flags.api_keys,
+         std::string(
+             "Keys that clients may use; others see them in the process list, so prefer the file or ") +
+             kKeyVariable)
+      ->allow_extra_args(false);
   app.add_option("--api-key-file", key_file, "File with one key");
   app.add_option("--max-connections", http.max_connections, "Connections; more are told 503")
       ->capture_default_str()

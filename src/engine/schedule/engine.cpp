@@ -212,10 +212,18 @@ void Engine::Worker::take_aborts() {
 void Engine::Worker::admit() {
   const double now_s = monotonic_s();
   while (!free_slots_.empty() && !waiting_.empty()) {
-    running_.push_back(*waiting_.pop());
-    running_.back()->admit(free_slots_.back(), now_s);
-    model_.open_sequence(free_slots_.back());
+    SequencePointer sequence = std::move(*waiting_.pop());
+    const int32_t slot = free_slots_.back();
+    try {
+      model_.open_sequence(slot);
+    } catch (const std::exception& error) {
+      outputs_.emplace_back(sequence.get(), sequence->end(FinishReason::kError, error.what(), now_s));
+      retired_.push_back(std::move(sequence));
+      continue;
+    }
     free_slots_.pop_back();
+    sequence->admit(slot, now_s);
+    running_.push_back(std::move(sequence));
   }
 }
 

@@ -70,7 +70,7 @@ class HttpHandler {
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  uint16_t port = 8000;     // 0: any free one
+  uint16_t port = 8000;          // 0: any free one
   std::string unix_socket = {};  // a path; instead of host and port
   int handler_threads = 2;
   size_t max_connections = 256;

@@ -24,8 +24,9 @@
 namespace spark::engine {
 
 struct ServiceOptions {
-  std::vector<std::string> served_names = {};  // at least one; the first is what answers call the model by default
-  std::vector<std::string> api_keys = {};      // none: open to whoever can connect
+  std::vector<std::string> served_names =
+      {};  // at least one; the first is what answers call the model by default
+  std::vector<std::string> api_keys = {};  // none: open to whoever can connect
   std::string version = {};
   EngineOptions engine = {};  // its observer is the service's own
 };

@@ -298,6 +298,8 @@ TEST(Engine, FailsTheStepsRequestsAndGoesOn) {
   const Answer failed = answer(engine, request("hi", 5));
   EXPECT_EQ(failed.finish->reason, FinishReason::kError);
   EXPECT_NE(failed.finish->error.find("on fire"), std::string::npos);
+  model.fail_open = true;
+  EXPECT_EQ(answer(engine, request("hi", 5)).finish->error, "no room");
   model.poison = true;
   EXPECT_NE(answer(engine, request("hi", 5)).finish->error.find("NaN"), std::string::npos);
   model.poison = false;

@@ -40,6 +40,7 @@ class ToyModel : public StepModel {
   void open_sequence(int32_t slot) override {
     require(slot >= 0 && slot < shape_.sequences && !open_.contains(slot),
             "slot opened twice or out of range");
+    if (fail_open.exchange(false)) throw Error("no room");
     open_[slot] = {};
     most_open_ = std::max(most_open_.load(), open_.size());
     ++opened_;
@@ -85,6 +86,7 @@ class ToyModel : public StepModel {
 
   std::chrono::microseconds step_time{0};
   std::atomic<bool> fail_next{false};
+  std::atomic<bool> fail_open{false};
   std::atomic<bool> poison{false};  // NaN logits
 
   int64_t steps() const { return steps_; }
