@@ -109,10 +109,16 @@ struct PackedFormat {
 // kRingBytes.
 template <class Format, int kNTiles, int kRowTiles>
 struct StreamGemmShape {
-  static constexpr int kStageBlocks = Format::kBlockBytes * kRowTiles <= 1024 ? 2 : 1;
+  static constexpr int kStageBlocks = Format::kBlockBytes * kRowTiles <= 1024 && kNTiles < 6 ? 2 : 1;
   static constexpr int kStageBytes = kStageBlocks * kRowTiles * Format::kBlockBytes;
   static constexpr int kStages = static_cast<int>(kRingBytes) / kStageBytes;
+  // 48 rows: two blocks on a multiprocessor of an H200 are worth a few spilled bytes, and GB10 has no room
+  // for two.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+  static constexpr int kMinBlocks = kNTiles <= 2 ? 3 : kNTiles == 3 ? 2 : 1;
+#else
   static constexpr int kMinBlocks = kNTiles <= 2 ? 3 : kNTiles <= 6 ? 2 : 1;
+#endif
 };
 
 // The weight row of output `i` of a row group; outputs are numbered as the warps hold their sums.
