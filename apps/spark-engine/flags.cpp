@@ -5,6 +5,7 @@
 #include <iostream>
 #include <map>
 
+#include "../flag_checks.h"
 #include "common/file.h"
 
 namespace spark::app {
@@ -42,7 +43,11 @@ void add_model_flags(CLI::App& app, EngineFlags& flags) {
       ->required();
   app.add_option("--served-model-name", flags.served_names,
                  "Names the API knows the model by; the first is in answers")
+<<<<<<< HEAD
       ->allow_extra_args(false)  // one name each time, or MODEL_DIR after it would be taken for a name
+=======
+      ->check(not_empty())
+>>>>>>> attack
       ->default_str("the folder's name");
   app.add_option("--backend", flags.model.backend, "Where to compute: " + join(engine::backend_names()))
       ->capture_default_str()
@@ -81,14 +86,16 @@ void add_server_flags(CLI::App& app, EngineFlags& flags, std::string& key_file) 
   app.add_option("--max-connections", http.max_connections, "Connections; more are told 503")
       ->capture_default_str()
       ->check(CLI::Range(1, 60000));
-  app.add_option("--max-body-bytes", http.max_body_bytes, "Longest request body")->capture_default_str();
+  app.add_option("--max-body-bytes", http.max_body_bytes, "Longest request body")
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{1}, size_t{1} << 30));
   app.add_option("--max-header-bytes", http.max_header_bytes, "Longest request head")
       ->capture_default_str()
       ->check(CLI::Range(256, 1 << 20));
   app.add_option("--drain-timeout", flags.drain_timeout_s,
                  "Seconds that requests may take to finish after SIGTERM")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 86400.0));
+      ->check(number_between(0, 86400));
 }
 
 void read_keys(EngineFlags& flags, const std::string& key_file) {

@@ -3,14 +3,17 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <optional>
 #include <thread>
 
+#include "../flag_checks.h"
 #include "bench/suites/decode_suite.h"
 #include "commands.h"
 #include "common/error.h"
@@ -65,10 +68,15 @@ std::string api_key(const std::string& file) {
   return key;
 }
 
+// As in the file; what a server said need not be valid UTF-8.
+std::string json_text(const Json& report) {
+  return report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 void print(const Json& report, const std::string& source, bool json) {
   const std::string table = bench::report_table(report, source);
   if (json) {
-    std::cout << report.dump(2) << "\n";
+    std::cout << json_text(report);
     std::cerr << table;
   } else {
     std::cout << table;
@@ -78,15 +86,17 @@ void print(const Json& report, const std::string& source, bool json) {
 bench::DecodeSuiteOptions suite_options(const BenchFlags& flags) {
   bench::DecodeSuiteOptions options;
   options.cases = bench::select_cases(flags.cases);
-  options.concurrency = flags.concurrency;
+  options.concurrency.clear();  // each once, in the order given
+  for (const int streams : flags.concurrency) {
+    if (std::find(options.concurrency.begin(), options.concurrency.end(), streams) == options.concurrency.end()) {
+      options.concurrency.push_back(streams);
+    }
+  }
   options.min_samples = flags.min_samples;
   options.max_samples = flags.max_samples;
   options.precision_pct = flags.precision;
   options.seed = flags.seed;
   options.wave.idle_timeout_s = flags.idle_timeout;
-  if (flags.max_samples < flags.min_samples) {
-    throw Error("is below --min-samples", "--max-samples", "raise it or lower --min-samples");
-  }
   return options;
 }
 
@@ -94,10 +104,10 @@ void measure(const BenchFlags& flags, Outcome& outcome) {
   const bench::DecodeSuiteOptions options = suite_options(flags);
   const bench::HttpClient client({flags.base_url, api_key(flags.api_key_file)}, &g_interrupted);
   bench::Report report;
-  report.model = flags.model.empty() ? bench::served_model(client) : flags.model;
+  report.model = bench::served_model(client, flags.model);
   report.server_version = bench::served_version(client);
   report.started_utc = utc_stamp();
-  report.url = flags.base_url;
+  report.url = client.base_url();
   report.client_version = SPARK_VERSION;
   report.host = host_description();
   report.prompt_set = bench::prompt_set_id();
@@ -122,9 +132,15 @@ void measure(const BenchFlags& flags, Outcome& outcome) {
   }
   if (g_interrupted && report.aborted.empty()) report.aborted = "interrupted";
   report.finished_utc = utc_stamp();
-  const Json json = bench::report_json(report);
-  write_file_atomic(path, json.dump(2) + "\n");
-  print(json, path, flags.json);
+  const std::string text = json_text(bench::report_json(report));
+  std::optional<Error> unsaved;
+  try {
+    write_file_atomic(path, text);
+  } catch (const Error& error) {
+    unsaved = error;
+  }
+  print(parse_json(text, path), path, flags.json);  // also when it could not be saved: it took long to measure
+  if (unsaved) throw *unsaved;
   std::cerr << "report: " << path << "\n";
   if (g_interrupted) {
     outcome.code = ExitCode::kInterrupted;
@@ -141,10 +157,23 @@ void run(const BenchFlags& flags, Outcome& outcome) {
     return;
   }
   if (flags.base_url.empty()) {
+<<<<<<< HEAD
     throw Error("is missing", "--base-url",
                 "give the service's address, e.g. --base-url http://127.0.0.1:8000");
+=======
+    throw CLI::ValidationError("--base-url",
+                               "is missing; give the service's address, e.g. --base-url http://127.0.0.1:8000");
   }
-  measure(flags, outcome);
+  if (flags.max_samples < flags.min_samples) {
+    throw CLI::ValidationError("--max-samples", "is below --min-samples; raise it or lower --min-samples");
+  }
+  try {
+    measure(flags, outcome);
+  } catch (const bench::Unreachable& error) {
+    std::cerr << "error: " << error.describe() << "\n";
+    outcome.code = ExitCode::kUnreachable;
+>>>>>>> attack
+  }
 }
 
 }  // namespace
@@ -172,14 +201,21 @@ void add_bench_command(CLI::App& app, Outcome& outcome) {
   command->add_option("--max-samples", flags->max_samples, "Samples of a point at most")
       ->check(CLI::Range(2, 1000))
       ->capture_default_str();
+<<<<<<< HEAD
   command
       ->add_option("--precision", flags->precision,
                    "Wanted half-width of the 95 % interval, percent of the mean")
       ->check(CLI::Range(0.01, 100.0))
+=======
+  command->add_option("--precision", flags->precision, "Wanted half-width of the 95 % interval, percent of the mean")
+      ->check(number_between(0.01, 100))
       ->capture_default_str();
-  command->add_option("--seed", flags->seed, "Order in which points are sampled")->capture_default_str();
+  command->add_option("--seed", flags->seed, "Order in which points are sampled")
+      ->check(whole_number())
+>>>>>>> attack
+      ->capture_default_str();
   command->add_option("--idle-timeout", flags->idle_timeout, "Seconds to wait for the service to be idle")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(number_between(0, 86400))
       ->capture_default_str();
   command->add_option("--output", flags->output, "Folder of the report (default: results/bench/<UTC time>)");
   command->add_option("--report", flags->report, "Print the table of an existing bench.json and exit");

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "../flag_checks.h"
 #include "commands.h"
 #include "common/error.h"
 #include "common/json.h"
@@ -85,9 +86,10 @@ void add_synth(CLI::App& model) {
       ->check(CLI::IsMember({"tiny", "small"}))
       ->capture_default_str();
   command->add_option("--seed", flags->seed, "Same seed, same bytes, on every machine")
+      ->check(whole_number())
       ->capture_default_str();
-  command->add_option("--out", flags->out, "Folder to make")->required();
-  command->add_flag("--force", flags->force, "Replace the folder if it is not empty");
+  command->add_option("--out", flags->out, "Folder to make")->required()->check(not_empty());
+  command->add_flag("--force", flags->force, "Replace the checkpoint in the folder");
   command->callback([flags] {
     const auto preset = engine::synthetic_preset(flags->preset);
     SPARK_CHECK(preset.has_value());

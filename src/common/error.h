@@ -35,7 +35,7 @@ struct Fault {
   std::string hint;
 };
 
-// Throws one Error that lists every fault; does nothing when there is none.
+// Throws one Error that lists the faults (a hundred at most, and how many more); does nothing when there is none.
 void throw_if_any(const std::vector<Fault>& faults, const std::string& subject, const std::string& hint = {});
 
 [[noreturn]] void check_failed(const char* expression, const char* file, int line);

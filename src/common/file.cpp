@@ -1,6 +1,7 @@
 #include "common/file.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -40,6 +41,18 @@ size_t regular_size(int fd, const std::string& path) {
   return static_cast<size_t>(info.st_size);
 }
 
+// Opening a pipe that nobody writes to would wait for ever, so nothing here blocks in open(); a pipe that has a writer
+// gets this long for its next byte.
+constexpr int kOpenFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
+constexpr int kPipePatienceMs = 10'000;
+
+void wait_for_data(int fd, const std::string& path) {
+  pollfd waiting{fd, POLLIN, 0};
+  if (::poll(&waiting, 1, kPipePatienceMs) == 0) {
+    throw Error("gives no data for " + std::to_string(kPipePatienceMs / 1000) + " s", path);
+  }
+}
+
 void sync_folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
@@ -50,7 +63,7 @@ void sync_folder_of(const std::string& path) {
 }  // namespace
 
 std::string read_file(const std::string& path, size_t max_bytes) {
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor fd(::open(path.c_str(), kOpenFlags));
   if (fd.get() < 0) fail(path, "cannot be opened");
   std::string content;
   content.reserve(std::min(regular_size(fd.get(), path), max_bytes));
@@ -58,6 +71,10 @@ std::string read_file(const std::string& path, size_t max_bytes) {
   for (;;) {
     const ssize_t count = ::read(fd.get(), buffer, sizeof buffer);
     if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) {
+      wait_for_data(fd.get(), path);
+      continue;
+    }
     if (count < 0) fail(path, "cannot be read");
     if (count == 0) return content;
     content.append(buffer, static_cast<size_t>(count));
@@ -88,7 +105,7 @@ void write_file_atomic(const std::string& path, std::string_view content, unsign
 }
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor fd(::open(path.c_str(), kOpenFlags));
   if (fd.get() < 0) fail(path, "cannot be opened");
   size_ = regular_size(fd.get(), path);
   if (size_ == 0) return;

@@ -200,14 +200,13 @@ int64_t JsonReader::integer(int64_t low, int64_t high, int64_t fallback) const {
   const bool too_large = value_->is_number_unsigned() &&
                          value_->get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
   const int64_t result = too_large ? std::numeric_limits<int64_t>::max() : value_->get<int64_t>();
-  if (too_large || result < low || result > high) {
-    const bool open_high = high == std::numeric_limits<int64_t>::max();
-    fault("is " + value_->dump() + "; it must be " +
-          (open_high ? "at least " + std::to_string(low)
-                     : "between " + std::to_string(low) + " and " + std::to_string(high)));
-    return fallback;
+  if (!too_large && result >= low && result <= high) return result;
+  std::string bounds = "between " + std::to_string(low) + " and " + std::to_string(high);
+  if (high == std::numeric_limits<int64_t>::max()) {
+    bounds = too_large ? "at most " + std::to_string(high) : "at least " + std::to_string(low);
   }
-  return result;
+  fault("is " + value_->dump() + "; it must be " + bounds);
+  return fallback;
 }
 
 double JsonReader::number(double low, double high, double fallback) const {

@@ -18,6 +18,8 @@ constexpr int64_t kMaxExperts = 2048;
 constexpr int64_t kMaxContext = int64_t{1} << 30;
 constexpr int64_t kMaxTableRows = int64_t{1} << 36;
 constexpr int64_t kMaxEngramVocabulary = int64_t{1} << 31;
+constexpr size_t kMaxEntries = 2 * kMaxLayers;  // of a list: main layers and drafter layers
+constexpr size_t kMaxQuoted = 80;               // characters of a wrong value that a message repeats
 
 // Reads fields by their nested name, from whichever name set the file has.
 class ConfigReader {
@@ -67,6 +69,11 @@ class ConfigReader {
     const JsonReader reader = at(name, flat);
     return guarded(name, [&] {
       std::vector<int64_t> values;
+      if (reader.present() && reader.json()->is_array() && reader.json()->size() > kMaxEntries) {
+        reader.fault("has " + std::to_string(reader.json()->size()) + " entries; at most " +
+                     std::to_string(kMaxEntries) + " make sense");
+        return values;
+      }
       for (const JsonReader& item : reader.items()) values.push_back(item.integer(low, high));
       return values;
     });
@@ -75,7 +82,9 @@ class ConfigReader {
   // This program computes one variant of each of these; another value would give wrong answers.
   void fixed(const JsonReader& reader, const Json& value) {
     if (!reader.present() || *reader.json() == value) return;
-    reader.fault("is " + reader.json()->dump() + "; this program computes " + value.dump() + " only");
+    std::string found = reader.json()->dump(-1, ' ', true);
+    if (found.size() > kMaxQuoted) found = found.substr(0, kMaxQuoted) + "...";
+    reader.fault("is " + found + "; this program computes " + value.dump() + " only");
   }
 
   void tolerate(const std::string& path) { known_.insert(path); }

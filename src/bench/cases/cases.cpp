@@ -4,8 +4,8 @@
 #include <sstream>
 
 #include "common/error.h"
-#include "common/json.h"
 #include "common/hash.h"
+#include "common/json.h"
 
 namespace spark::bench {
 

@@ -2,12 +2,13 @@
 
 #include <curl/curl.h>
 
+#include <algorithm>
 #include <array>
+#include <exception>
 #include <memory>
 #include <mutex>
 
 #include "common/clock.h"
-#include "common/error.h"
 
 namespace spark::bench {
 namespace {
@@ -30,6 +31,7 @@ struct Transfer {
   double stall_timeout_s = 0;
   double last_data_s = 0;
   bool stalled = false;
+  std::exception_ptr thrown;  // by on_data: no exception may pass through libcurl
 };
 
 size_t receive(char* bytes, size_t size, size_t count, void* context) {
@@ -40,7 +42,12 @@ size_t receive(char* bytes, size_t size, size_t count, void* context) {
   long status = 0;
   curl_easy_getinfo(transfer.handle, CURLINFO_RESPONSE_CODE, &status);
   if (transfer.on_data != nullptr && status >= 200 && status < 300) {
-    (*transfer.on_data)(piece, now);
+    try {
+      (*transfer.on_data)(piece, now);
+    } catch (...) {
+      transfer.thrown = std::current_exception();
+      return 0;
+    }
   } else {
     if (transfer.reply.body.size() + piece.size() > kMaxBodyBytes) return 0;
     transfer.reply.body.append(piece);
@@ -102,6 +109,7 @@ HttpReply perform(const Endpoint& endpoint, const std::string& path, const std::
   }
   const CURLcode code = curl_easy_perform(curl);
   curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &transfer.reply.status);
+  if (transfer.thrown) std::rethrow_exception(transfer.thrown);
   if (code != CURLE_OK) {
     if (transfer.stalled) {
       transfer.reply.error =
@@ -119,10 +127,25 @@ HttpReply perform(const Endpoint& endpoint, const std::string& path, const std::
 
 HttpClient::HttpClient(Endpoint endpoint, const std::atomic<bool>* cancelled)
     : endpoint_(std::move(endpoint)), cancelled_(cancelled) {
-  while (!endpoint_.base_url.empty() && endpoint_.base_url.back() == '/') endpoint_.base_url.pop_back();
-  const bool known =
-      endpoint_.base_url.rfind("http://", 0) == 0 || endpoint_.base_url.rfind("https://", 0) == 0;
-  if (!known) throw Error("\"" + endpoint_.base_url + "\" is no http:// or https:// address", "--base-url");
+  std::string& url = endpoint_.base_url;
+  const std::string_view scheme = url.starts_with("http://") ? "http://" : "https://";
+  if (!url.starts_with(scheme) || url.size() == scheme.size() || url[scheme.size()] == '/') {
+    throw Error("\"" + url + "\" is no http:// or https:// address", "the service's address");
+  }
+  const std::string_view rest = std::string_view(url).substr(scheme.size());
+  if (rest.substr(0, rest.find('/')).find('@') != std::string_view::npos) {
+    throw Error("holds a name or password, which would end up in reports", "the service's address",
+                "give a key as a file");
+  }
+  if (std::any_of(url.begin(), url.end(), [](char c) { return c <= ' ' || c > '~'; })) {
+    throw Error("holds blanks or characters that are not ASCII", "the service's address");
+  }
+  while (url.back() == '/') url.pop_back();
+  if (url.ends_with("/v1")) url.resize(url.size() - 3);
+  const std::string& key = endpoint_.api_key;
+  if (std::any_of(key.begin(), key.end(), [](char c) { return c <= ' ' || c > '~'; })) {
+    throw Error("holds blanks or characters that are not ASCII", "the API key");
+  }
 }
 
 HttpReply HttpClient::get(const std::string& path, double timeout_s) const {

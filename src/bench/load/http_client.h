@@ -6,10 +6,18 @@
 #include <string>
 #include <string_view>
 
+#include "common/error.h"
+
 namespace spark::bench {
 
+// Nothing answers at the service's address.
+class Unreachable : public Error {
+ public:
+  using Error::Error;
+};
+
 struct Endpoint {
-  std::string base_url;  // "http://127.0.0.1:8000", no trailing slash
+  std::string base_url;  // "http://127.0.0.1:8000"
   std::string api_key;   // sent as a bearer token when not empty; never logged
 };
 
@@ -25,10 +33,14 @@ using OnData = std::function<void(std::string_view bytes, double time_s)>;
 
 class HttpClient {
  public:
+  // A slash or "/v1" at the end of the address is dropped. Throws Error for an address that is no http:// or
+  // https:// URL or holds a password, and for a key that no header can carry.
   explicit HttpClient(Endpoint endpoint, const std::atomic<bool>* cancelled = nullptr);
 
+  const std::string& base_url() const { return endpoint_.base_url; }
   HttpReply get(const std::string& path, double timeout_s) const;
-  // Fails when nothing arrives for `stall_timeout_s`.
+  // Fails when nothing arrives for `stall_timeout_s`. What `on_data` throws ends the transfer and is thrown
+  // on.
   HttpReply post_stream(const std::string& path, const std::string& json, double stall_timeout_s,
                         const OnData& on_data) const;
 

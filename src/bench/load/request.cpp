@@ -110,6 +110,7 @@ Receipt stream_chat(const HttpClient& client, const std::string& payload, double
     const HttpReply reply =
         client.post_stream("/v1/chat/completions", payload, stall_timeout_s,
                            [&](std::string_view bytes, double time_s) { reader.feed(bytes, time_s); });
+    receipt.refused = reply.error.empty() && !reply.ok();
     if (!reply.ok()) receipt.error = reply_error(reply);
   } catch (const Error& error) {
     receipt.error = error.describe();

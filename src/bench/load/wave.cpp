@@ -15,21 +15,25 @@ namespace spark::bench {
 namespace {
 
 constexpr double kScrapeTimeout_s = 10;
+constexpr auto kScrapeInterval = std::chrono::milliseconds(200);
+constexpr auto kSettleInterval = std::chrono::milliseconds(25);
+constexpr int kSettleScrapes = 40;
 
-void wait_idle(const HttpClient& client, double timeout_s) {
+// Waits until nobody uses the service; its counters at that moment.
+ServerCounters wait_idle(const HttpClient& client, double timeout_s) {
   const double deadline = monotonic_s() + timeout_s;
   for (;;) {
     const ServerCounters now = read_counters(client);
-    if (now.running == 0 && now.waiting == 0) return;
+    if (now.running == 0 && now.waiting == 0) return now;
     if (monotonic_s() > deadline) {
       throw Error("the service stayed busy with other requests for " + format_fixed(timeout_s, 0) + " s",
                   "bench", "stop the other clients, or measure another service");
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    std::this_thread::sleep_for(kScrapeInterval);
   }
 }
 
-// Scrapes once a second while a wave runs and keeps the highest number of requests seen.
+// Scrapes while a wave runs and keeps the highest number of requests seen.
 class PeakWatcher {
  public:
   explicit PeakWatcher(const HttpClient& client) : thread_([this, &client] { watch(client); }) {}
@@ -52,7 +56,7 @@ class PeakWatcher {
  private:
   void watch(const HttpClient& client) {
     std::unique_lock lock(mutex_);
-    while (!wake_.wait_for(lock, std::chrono::seconds(1), [this] { return done_; })) {
+    while (!wake_.wait_for(lock, kScrapeInterval, [this] { return done_; })) {
       lock.unlock();
       try {
         const ServerCounters now = read_counters(client);
@@ -78,40 +82,48 @@ class PeakWatcher {
 std::vector<Receipt> run_streams(const HttpClient& client, const std::vector<std::string>& payloads,
                                  double stall_timeout_s) {
   std::vector<Receipt> receipts(payloads.size());
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;  // joined also when one cannot be started
   threads.reserve(payloads.size());
   for (size_t i = 0; i < payloads.size(); ++i) {
     threads.emplace_back([&, i] { receipts[i] = stream_chat(client, payloads[i], stall_timeout_s); });
   }
-  for (std::thread& thread : threads) thread.join();
+  threads.clear();
   return receipts;
 }
 
-// The success counter moves a moment after the last byte: scrape until it has settled.
+// The counters move a moment after the last byte: scrapes until ours have, and nobody is at work. What is at
+// work after that is not ours.
 ServerCounters settled_counters(const HttpClient& client, double expected_finished) {
   ServerCounters now = read_counters(client);
-  for (int i = 0; i < 20 && (now.finished < expected_finished || now.running > 0); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(25));
+  for (int i = 0; i < kSettleScrapes; ++i) {
+    if (now.finished >= expected_finished && now.running + now.waiting == 0) break;
+    std::this_thread::sleep_for(kSettleInterval);
     now = read_counters(client);
   }
   return now;
+}
+
+double gauge(const api::MetricsPage& page, const char* name) {
+  if (const auto value = page.sum(name)) return *value;
+  throw Error(std::string("has no ") + name + ", so nobody can tell whether the service is idle", "/metrics",
+              "measure a service that exports vLLM's metrics");
 }
 
 }  // namespace
 
 ServerCounters read_counters(const HttpClient& client) {
   const HttpReply reply = client.get("/metrics", kScrapeTimeout_s);
-  if (!reply.ok()) {
-    throw Error(
-        "cannot be read: " + (reply.error.empty() ? "HTTP " + std::to_string(reply.status) : reply.error),
-        "/metrics", "is the service running at this address?");
+  if (!reply.error.empty()) {
+    throw Unreachable("cannot be read: " + reply.error, "/metrics",
+                      "is the service running at this address?");
   }
+  if (!reply.ok()) throw Error("cannot be read: HTTP " + std::to_string(reply.status), "/metrics");
   const api::MetricsPage page = api::parse_metrics(reply.body);
   namespace metric = api::metric;
   ServerCounters counters;
-  counters.running = page.sum(metric::kRequestsRunning).value_or(0);
-  counters.waiting = page.sum(metric::kRequestsWaiting).value_or(0);
-  counters.finished = page.sum(metric::kRequestSuccess).value_or(0);
+  counters.running = gauge(page, metric::kRequestsRunning);
+  counters.waiting = gauge(page, metric::kRequestsWaiting);
+  counters.finished = gauge(page, metric::kRequestSuccess);
   counters.drafts = page.sum(metric::kDrafts).value_or(0);
   counters.draft_tokens = page.sum(metric::kDraftTokens).value_or(0);
   counters.accepted_tokens = page.sum(metric::kAcceptedTokens).value_or(0);
@@ -122,18 +134,23 @@ ServerCounters read_counters(const HttpClient& client) {
 Wave run_wave(const HttpClient& client, const std::string& label, const std::vector<std::string>& payloads,
               const WaveOptions& options, std::vector<DiscardedSample>& discarded) {
   const double streams = static_cast<double>(payloads.size());
+  const auto count = [](const std::vector<Receipt>& receipts, auto what) {
+    return static_cast<double>(std::count_if(receipts.begin(), receipts.end(), what));
+  };
   for (int attempt = 1; attempt <= 1 + options.retries; ++attempt) {
-    wait_idle(client, options.idle_timeout_s);
-    const ServerCounters before = read_counters(client);
+    const ServerCounters before = wait_idle(client, options.idle_timeout_s);
     Wave wave;
     PeakWatcher peak(client);
     const double start_s = monotonic_s();
     wave.receipts = run_streams(client, payloads, options.stall_timeout_s);
     wave.wall_s = monotonic_s() - start_s;
     peak.stop();
-    const auto ours = static_cast<double>(
-        std::count_if(wave.receipts.begin(), wave.receipts.end(), [](const Receipt& r) { return r.ok; }));
-    const ServerCounters after = settled_counters(client, before.finished + ours);
+    const double succeeded = count(wave.receipts, [](const Receipt& r) { return r.ok; });
+    // A request that the service refused is in none of its counters; one that broke off may have ended or
+    // not.
+    const double refused = count(wave.receipts, [](const Receipt& r) { return r.refused; });
+    const double broken = streams - succeeded - refused;
+    const ServerCounters after = settled_counters(client, before.finished + succeeded);
     wave.delta.running = peak.running();
     wave.delta.waiting = peak.waiting();
     wave.delta.finished = after.finished - before.finished;
@@ -141,9 +158,11 @@ Wave run_wave(const HttpClient& client, const std::string& label, const std::vec
     wave.delta.draft_tokens = after.draft_tokens - before.draft_tokens;
     wave.delta.accepted_tokens = after.accepted_tokens - before.accepted_tokens;
     wave.delta.preemptions = after.preemptions - before.preemptions;
-    const double foreign = wave.delta.finished - streams;
-    if (foreign <= 0 && peak.together() <= streams) return wave;
-    discarded.push_back({label, attempt, std::max(0.0, foreign)});
+    const double others_finished = std::max(0.0, wave.delta.finished - succeeded - broken);
+    const double others_at_work = std::max(0.0, after.running + after.waiting - broken);
+    const double foreign = others_finished + others_at_work;
+    if (foreign == 0 && peak.together() <= streams) return wave;
+    discarded.push_back({label, attempt, foreign});
   }
   throw Error("every attempt overlapped with other traffic", label, "stop the other clients of this service");
 }

@@ -1,8 +1,8 @@
 // One sample: a wave of streams started together, while nobody else uses the service.
 //
-// The server's own counters tell whether the wave was alone: more finished requests than we sent, or more
-// running and waiting requests than our concurrency, mean that someone else's work was measured. Such a
-// sample is discarded and repeated.
+// The server's own counters tell whether the wave was alone: more finished requests than we sent, more
+// running and waiting requests than our concurrency (looked at five times a second), or any at work when all
+// of ours have ended, mean that someone else's work was measured. Such a sample is discarded and repeated.
 #pragma once
 
 #include <string>
@@ -12,7 +12,8 @@
 
 namespace spark::bench {
 
-// The counters that the bench reads from /metrics. Missing names read as 0.
+// The counters that the bench reads from /metrics. Those of speculation and preemption read as 0 when
+// missing.
 struct ServerCounters {
   double running = 0;
   double waiting = 0;
@@ -23,7 +24,8 @@ struct ServerCounters {
   double preemptions = 0;
 };
 
-// Throws Error when the page cannot be read.
+// Throws Error when the page cannot be read, or lacks what tells whether the service is idle; Unreachable
+// when nothing answers.
 ServerCounters read_counters(const HttpClient& client);
 
 struct Wave {
@@ -35,7 +37,7 @@ struct Wave {
 struct DiscardedSample {
   std::string label;
   int attempt = 0;
-  double foreign = 0;  // requests of others that finished meanwhile
+  double foreign = 0;  // requests of others that finished meanwhile or were still at work
 };
 
 struct WaveOptions {

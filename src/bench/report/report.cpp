@@ -39,6 +39,7 @@ using Metric = std::function<std::optional<double>(const DecodeSample&)>;
 std::vector<double> values_of(const DecodePoint& point, const Metric& metric) {
   std::vector<double> values;
   for (const DecodeSample& sample : point.samples) {
+    if (!sample.complete()) continue;
     if (const auto value = metric(sample)) values.push_back(*value);
   }
   return values;
@@ -59,6 +60,15 @@ Json receipt_json(const Receipt& receipt, double origin_s) {
   return json;
 }
 
+const Receipt* first_failure(const DecodePoint& point) {
+  for (const DecodeSample& sample : point.samples) {
+    for (const Receipt& receipt : sample.receipts) {
+      if (!receipt.ok) return &receipt;
+    }
+  }
+  return nullptr;
+}
+
 Json point_json(const DecodePoint& point) {
   Json json;
   json["case"] = point.case_name;
@@ -73,6 +83,7 @@ Json point_json(const DecodePoint& point) {
   json["tokens_per_step"] =
       describe_json(values_of(point, [](const DecodeSample& s) { return s.tokens_per_step; }));
   json["failed_requests"] = point.failed_requests();
+  if (const Receipt* failure = first_failure(point)) json["first_error"] = failure->error;
   std::set<std::string> outputs;
   for (const DecodeSample& sample : point.samples) {
     for (const Receipt& receipt : sample.receipts) outputs.insert(receipt.output_sha256);
@@ -110,6 +121,10 @@ std::string cell(const JsonReader& description, double factor, int digits, bool 
 }
 
 }  // namespace
+
+bool DecodeSample::complete() const {
+  return std::all_of(receipts.begin(), receipts.end(), [](const Receipt& receipt) { return receipt.ok; });
+}
 
 size_t DecodePoint::failed_requests() const {
   size_t count = 0;
@@ -169,12 +184,16 @@ std::string report_table(const Json& report, const std::string& source) {
                {"TTFT ms", Align::kRight},
                {"tokens/step", Align::kRight},
                {"failed", Align::kRight}});
+  std::string failures;
   for (const auto& [name, point] : root.field("suites").field("decode").field("points").members()) {
     table.add({name, std::to_string(point.field("tps").field("n").integer(0)),
                cell(point.field("decode_window_tps"), 1, 1, true),
                cell(point.field("per_stream_tps"), 1, 1, true), cell(point.field("ttft_s"), 1000, 1, true),
                cell(point.field("tokens_per_step"), 1, 2, false),
                std::to_string(point.field("failed_requests").integer(0))});
+    if (const auto error = point.field("first_error").optional_string()) {
+      failures += "\nFAIL: " + name + ": a request failed: " + *error;
+    }
   }
   const std::string model = root.field("identity").field("model").string();
   const std::string url = root.field("workload").field("url").string();
@@ -183,6 +202,7 @@ std::string report_table(const Json& report, const std::string& source) {
   throw_if_any(faults, source, "this is no bench.json of schema " + std::to_string(kReportSchema));
   std::string text = model + " at " + url + ", prompt set " + prompt_set +
                      "; means with the half-width of their 95 % interval\n\n" + table.text();
+  if (!failures.empty()) text += failures + "\n";
   if (aborted) text += "\nFAIL: stopped early: " + *aborted + "\n";
   return text;
 }

@@ -16,9 +16,12 @@ namespace spark::bench {
 inline constexpr int kReportSchema = 1;
 
 struct DecodeSample {
+  // Of the streams that succeeded. When one failed the others had more room, so the figures enter no mean.
   SampleMetrics metrics;
   std::optional<double> tokens_per_step;  // 1 + accepted / drafts, when the server drafts
   std::vector<Receipt> receipts;
+
+  bool complete() const;  // every request succeeded
 };
 
 struct DecodePoint {

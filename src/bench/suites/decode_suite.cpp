@@ -30,7 +30,8 @@ DecodeSample take_sample(const HttpClient& client, const std::string& model, con
 Description describe_rate(const DecodePoint& point) {
   std::vector<double> values;
   for (const DecodeSample& sample : point.samples) {
-    if (sample.metrics.decode_window_tps) values.push_back(*sample.metrics.decode_window_tps);
+    if (sample.complete() && sample.metrics.decode_window_tps)
+      values.push_back(*sample.metrics.decode_window_tps);
   }
   Description result = describe(values);
   result.n = point.samples.size();  // failed samples count towards the maximum
@@ -44,19 +45,30 @@ void shuffle(std::vector<size_t>& order, std::mt19937_64& random) {
 
 }  // namespace
 
-std::string served_model(const HttpClient& client) {
+std::string served_model(const HttpClient& client, const std::string& wanted) {
   const HttpReply reply = client.get("/v1/models", kShortRequest_s);
+  if (!reply.error.empty()) {
+    throw Unreachable("does not answer: " + reply.error, client.base_url(),
+                      "check the address and the service");
+  }
   if (!reply.ok()) {
-    const std::string why = reply.error.empty() ? "HTTP " + std::to_string(reply.status) : reply.error;
-    throw Error("does not answer: " + why, "/v1/models",
+    throw Error("answers with HTTP " + std::to_string(reply.status), client.base_url() + "/v1/models",
                 reply.status == 401 ? "give the service's key with --api-key-file"
-                                    : "check --base-url and the service");
+                                    : "is this the address of an OpenAI-compatible service?");
   }
   const Json json = parse_json(reply.body, "/v1/models");
   Faults faults;
-  const std::string id = JsonReader(json, "", faults).field("data").item(0).field("id").string();
+  std::vector<std::string> names;
+  for (const JsonReader& model : JsonReader(json, "", faults).field("data").items()) {
+    names.push_back(model.field("id").string());
+  }
   throw_if_any(faults, "/v1/models");
-  return id;
+  if (names.empty()) throw Error("lists no model", client.base_url() + "/v1/models");
+  if (wanted.empty()) return names.front();
+  if (std::find(names.begin(), names.end(), wanted) != names.end()) return wanted;
+  std::string known;
+  for (const std::string& name : names) known += (known.empty() ? "" : ", ") + name;
+  throw Error("does not serve \"" + wanted + "\"", client.base_url(), "it serves: " + known);
 }
 
 std::string served_version(const HttpClient& client) {

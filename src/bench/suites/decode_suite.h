@@ -26,8 +26,9 @@ struct DecodeSuiteOptions {
 void run_decode_suite(const HttpClient& client, const std::string& model, const DecodeSuiteOptions& options,
                       Report& report, const std::function<void(const std::string&)>& progress);
 
-// The model to ask for: the first id of /v1/models. Throws Error when the service does not answer.
-std::string served_model(const HttpClient& client);
+// The model to ask for: `wanted`, or when that is empty the first of /v1/models. Throws Error when the
+// service does not list it, Unreachable when nothing answers.
+std::string served_model(const HttpClient& client, const std::string& wanted = {});
 // The text of /version's "version", empty when there is none.
 std::string served_version(const HttpClient& client);
 

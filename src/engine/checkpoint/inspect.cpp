@@ -108,6 +108,14 @@ Inspection inspect_checkpoint(const std::string& path) {
     result.config = inspector.read_config(path, &result.ignored_keys);
     return result;
   }
+  std::error_code problem;
+  if (!fs::exists(path, problem)) {
+    throw Error(problem ? "cannot be examined: " + problem.message() : "does not exist", path,
+                "name a checkpoint's folder, or one config.json");
+  }
+  if (!fs::is_directory(path, ignored)) {
+    throw Error("is neither a folder nor a file", path, "name a checkpoint's folder, or one config.json");
+  }
   const fs::path folder(path);
   const std::string nested = (folder / "config.json").string();
   const std::string flat = (folder / "inference" / "config.json").string();

@@ -1,15 +1,13 @@
 #include "engine/checkpoint/synthetic.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
-#include <system_error>
 #include <vector>
 
 #include "common/file.h"
 #include "engine/checkpoint/checkpoint_index.h"
+#include "engine/checkpoint/partial_folder.h"
 #include "engine/checkpoint/safetensors_writer.h"
 #include "engine/checkpoint/synthetic_tokenizer.h"
 #include "engine/checkpoint/synthetic_weights.h"
@@ -176,31 +174,6 @@ void write_small_files(const SyntheticModel& synthetic, const fs::path& dir) {
   write_file_atomic((dir / "tokenizer.json").string(), synthetic.tokenizer_json);
 }
 
-// Removes the folder unless told that it is complete.
-class TemporaryFolder {
- public:
-  explicit TemporaryFolder(const fs::path& beside) {
-    std::string name = beside.string() + ".XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) {
-      throw Error("cannot make a folder: " + std::generic_category().message(errno), beside.string(),
-                  "check that its parent folder exists and can be written");
-    }
-    path_ = name;
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-
-  const fs::path& path() const { return path_; }
-  void keep() { path_.clear(); }
-
- private:
-  fs::path path_;
-};
-
 }  // namespace
 
 std::optional<SyntheticPreset> synthetic_preset(std::string_view name) {
@@ -259,23 +232,9 @@ int64_t write_synthetic_checkpoint(SyntheticPreset preset, uint64_t seed, const 
 
 int64_t create_synthetic_checkpoint(SyntheticPreset preset, uint64_t seed, const std::string& dir,
                                     bool replace) {
-  fs::path target = fs::absolute(dir).lexically_normal();
-  if (target.filename().empty()) target = target.parent_path();  // a trailing slash
-  std::error_code error;
-  const bool exists = fs::exists(target, error);
-  if (exists && !fs::is_directory(target, error))
-    throw Error("is a file", target.string(), "choose another folder");
-  if (exists && !replace && !fs::is_empty(target, error)) {
-    throw Error("is not empty", target.string(), "choose another folder, or replace this one with --force");
-  }
-  if (target.has_parent_path()) fs::create_directories(target.parent_path(), error);
-  TemporaryFolder temporary(target);
-  const int64_t bytes = write_synthetic_checkpoint(preset, seed, temporary.path().string());
-  fs::permissions(temporary.path(), static_cast<fs::perms>(0755), error);
-  if (exists) fs::remove_all(target, error);
-  fs::rename(temporary.path(), target, error);
-  if (error) throw Error("cannot be put in place: " + error.message(), target.string());
-  temporary.keep();
+  PartialFolder folder(dir, replace);
+  const int64_t bytes = write_synthetic_checkpoint(preset, seed, folder.path().string());
+  folder.put_in_place();
   return bytes;
 }
 

@@ -232,7 +232,11 @@ void Engine::Worker::step() {
   if (rows_.empty()) return;
   try {
     advance(model_.run(rows_));
+  } catch (const Error& error) {
+    log_error("a step of " + std::to_string(rows_.size()) + " rows failed: " + error.describe());
+    fail_step(error.what());
   } catch (const std::exception& error) {
+    log_error("a step of " + std::to_string(rows_.size()) + " rows failed: " + error.what());
     fail_step(error.what());
   }
   retire();
@@ -283,7 +287,6 @@ void Engine::Worker::advance(std::span<const float> logits) {
 
 // The caches of every sequence in the step are in an unknown state now.
 void Engine::Worker::fail_step(const std::string& what) {
-  log_error("a step of " + std::to_string(rows_.size()) + " rows failed: " + what);
   outputs_.clear();
   finish_all(FinishReason::kError, "the model failed: " + what);
 }

@@ -57,13 +57,19 @@ int32_t Sampler::choose(std::span<const float> logits, const SamplingParams& par
   const double maximum = logits[static_cast<size_t>(best)];
   weights_.resize(logits.size());
   kept_.clear();
+  // A banned token may be larger than the maximum of the others, so its weight is settled last. Marked once, not
+  // looked for at each token: a request may ban a thousand.
   for (size_t i = 0; i < logits.size(); ++i) {
     weights_[i] = std::exp((static_cast<double>(logits[i]) - maximum) / params.temperature);
-    // A banned token may be larger than the maximum of the others.
-    if (!(weights_[i] > 0) || weights_[i] < params.min_p || contains(banned, static_cast<int32_t>(i))) {
-      weights_[i] = 0;
-    } else {
+  }
+  for (const int32_t token : banned) {
+    if (token >= 0 && static_cast<size_t>(token) < weights_.size()) weights_[static_cast<size_t>(token)] = 0;
+  }
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (weights_[i] > 0 && weights_[i] >= params.min_p) {
       kept_.push_back(static_cast<int32_t>(i));
+    } else {
+      weights_[i] = 0;
     }
   }
   if (params.top_k > 0) keep_top_k(logits, params.top_k);

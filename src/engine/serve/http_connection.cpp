@@ -16,6 +16,9 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 
 constexpr size_t kMaxPipelinedBytes = 64 << 10;  // read ahead while a request is handled
+// What is read but not yet understood, beside a head of full length: the parser collects chunk extensions and
+// trailers whole, and they count towards no other limit. Twice what one read may bring.
+constexpr size_t kMaxUnparsedBytes = 128 << 10;
 constexpr size_t kMaxDiscardedBytes =
     64 << 20;  // taken from a client after a refusal, so that it reads the refusal
 constexpr double kLingerSeconds = 2;
@@ -101,6 +104,7 @@ HttpConnection::HttpConnection(asio::io_context& context, Socket socket, std::st
       socket_(std::move(socket)),
       peer_(std::move(peer)),
       owner_(owner),
+      buffer_(owner.options().max_header_bytes + kMaxUnparsedBytes),
       deadline_(context),
       idle_(context) {}
 
@@ -281,6 +285,9 @@ void HttpConnection::fault_of(ErrorCode code) {
   using beast::http::error;
   if (timed_out_) return fault(408, "the request did not arrive in time");
   const HttpOptions& options = owner_.options();
+  if (code == error::buffer_overflow && phase_ == Phase::kBody) {
+    return fault(400, "the extensions of a chunk, or the fields after the body, are too long");
+  }
   if (code == error::header_limit || code == error::buffer_overflow) {
     return fault(431,
                  "the request's head is longer than " + std::to_string(options.max_header_bytes) + " bytes");

@@ -1,7 +1,10 @@
 // Synthetic checkpoints: deterministic, complete, in the published layout, with the structure they promise.
 #include "engine/checkpoint/synthetic.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <fstream>
@@ -170,7 +173,7 @@ TEST_F(Synthetic, CreateNeverDestroysByAccident) {
   EXPECT_TRUE(files_of(target) == files_of(path()));
   EXPECT_THROW(create_synthetic_checkpoint(SyntheticPreset::kTiny, 2, target, false), Error);
   EXPECT_TRUE(files_of(target) == files_of(path()));
-  write_file_atomic(target + "/stale.txt", "x");
+  write_file_atomic(target + "/config.json", "another one");
   create_synthetic_checkpoint(SyntheticPreset::kTiny, 1, target, true);
   EXPECT_TRUE(files_of(target) == files_of(path()));
   EXPECT_EQ(folder.files(), 1);  // no temporary folder is left
@@ -180,6 +183,50 @@ TEST_F(Synthetic, CreateNeverDestroysByAccident) {
   EXPECT_THROW(
       create_synthetic_checkpoint(SyntheticPreset::kTiny, 1, (folder / "file").string() + "/x", true), Error);
   EXPECT_EQ(folder.files(), 2);
+}
+
+// "--force" is for checkpoints: whatever else a folder holds is somebody's work.
+TEST_F(Synthetic, CreateReplacesNothingButCheckpoints) {
+  const TemporaryFolder folder;
+  for (const char* name : {"/thesis.txt", "/model-00001-of-00004.safetensors.backup", "/inference/notes"}) {
+    const std::string target = (folder / "home").string();
+    fs::create_directories(target + "/inference");
+    write_file_atomic(target + name, "precious");
+    EXPECT_THROW(create_synthetic_checkpoint(SyntheticPreset::kTiny, 1, target, true), Error) << name;
+    EXPECT_EQ(read_file(target + name), "precious");
+    EXPECT_EQ(folder.files(), 1);
+    fs::remove_all(target);
+  }
+  fs::create_directory(folder / "linked");
+  fs::create_directory(folder / "model");
+  fs::create_directory_symlink(folder / "linked", folder / "model" / "inference");
+  EXPECT_THROW(create_synthetic_checkpoint(SyntheticPreset::kTiny, 1, (folder / "model").string(), true),
+               Error);
+  for (const char* nowhere : {"", "/"}) {
+    EXPECT_THROW(create_synthetic_checkpoint(SyntheticPreset::kTiny, 1, nowhere, true), Error);
+  }
+}
+
+// A run that was killed leaves NAME.partial; the next one takes it over, unless somebody else writes there.
+TEST_F(Synthetic, CreateTakesOverWhatAKilledRunLeft) {
+  const TemporaryFolder folder;
+  const std::string target = (folder / "model").string();
+  fs::create_directories(target + ".partial/inference");
+  write_file_atomic(target + ".partial/model-00001-of-00004.safetensors.Ab3dE9", "half");
+  create_synthetic_checkpoint(SyntheticPreset::kTiny, 1, target, false);
+  EXPECT_TRUE(files_of(target) == files_of(path()));
+  EXPECT_EQ(folder.files(), 1);
+
+  fs::create_directory(target + ".partial");
+  write_file_atomic(target + ".partial/mine.txt", "precious");
+  EXPECT_THROW(create_synthetic_checkpoint(SyntheticPreset::kTiny, 1, target, true), Error);
+  EXPECT_EQ(read_file(target + ".partial/mine.txt"), "precious");
+  fs::remove(target + ".partial/mine.txt");
+  const int other_run = ::open((target + ".partial").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_EQ(::flock(other_run, LOCK_EX | LOCK_NB), 0);
+  EXPECT_THROW(create_synthetic_checkpoint(SyntheticPreset::kTiny, 1, target, true), Error);
+  ::close(other_run);
+  EXPECT_TRUE(files_of(target) == files_of(path()));
 }
 
 // One fault each; the message must name the file.

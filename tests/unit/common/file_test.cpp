@@ -1,9 +1,13 @@
 #include "common/file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "common/error.h"
 #include "common/hash.h"
@@ -13,6 +17,24 @@
 
 namespace spark {
 namespace {
+
+// Reading must neither wait for a writer who never comes nor lose what a slow one writes.
+TEST(File, PipesAreReadWithoutWaitingForEver) {
+  const std::string path = std::filesystem::temp_directory_path() / ("spark-pipe-" + std::to_string(::getpid()));
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(read_file(path), "");
+  EXPECT_EQ(MappedFile(path).bytes().size(), 0u);
+  const int writing = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  std::thread writer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(::write(writing, "secret\n", 7), 7);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ::close(writing);
+  });
+  EXPECT_EQ(read_file(path), "secret\n");
+  writer.join();
+  ::unlink(path.c_str());
+}
 
 TEST(File, AtomicWriteReplacesAndLeavesNoTemporary) {
   const auto folder = std::filesystem::temp_directory_path() / "spark-file-test";

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace spark {
 namespace {
 
@@ -53,7 +55,21 @@ TEST(JsonReader, IntegersBeyondInt64AreFaultsNotWraps) {
   const Json value = parse_json("18446744073709551615", "t");
   Faults faults;
   EXPECT_EQ(JsonReader(value, "x", faults).integer(0), 0);
-  EXPECT_EQ(faults.size(), 1u);
+  ASSERT_EQ(faults.size(), 1u);
+  EXPECT_EQ(faults[0].what, "is 18446744073709551615; it must be at most 9223372036854775807");
+}
+
+TEST(Faults, AreListedUpToAHundred) {
+  const Faults faults(1000, Fault{"x", "is wrong", ""});
+  try {
+    throw_if_any(faults, "file.json");
+    FAIL();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 101);
+    EXPECT_NE(text.find("1000 faults"), std::string::npos);
+    EXPECT_NE(text.find("and 900 more"), std::string::npos);
+  }
 }
 
 }  // namespace

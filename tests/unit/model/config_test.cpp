@@ -67,6 +67,19 @@ TEST(ModelConfig, SurvivesWritingInBothForms) {
   EXPECT_EQ(read_model_config(official_json(text_only), "written"), text_only);
 }
 
+TEST(ModelConfig, LongWrongValuesGiveShortMessages) {
+  Json config = published_nested();
+  config["text_config"]["engram_num_embeddings"] = std::vector<int>(100000, 0);
+  config["quantization_config"]["weight_block_size"] = std::vector<int>(100000, 0);
+  try {
+    read_model_config(config, "config.json");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_LT(std::string(error.what()).size(), 1000u);
+    EXPECT_NE(std::string(error.what()).find("has 100000 entries"), std::string::npos);
+  }
+}
+
 TEST(ModelConfig, NamesIgnoredKeys) {
   Json config = published_nested();
   config["text_config"]["new_in_the_next_release"] = 1;

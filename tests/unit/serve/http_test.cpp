@@ -51,6 +51,22 @@ TEST(Http, TakesChunkedBodies) {
   EXPECT_EQ(client.read_reply().status, 200);
 }
 
+// The parser collects chunk extensions and trailers whole; neither may fill the memory.
+TEST(Http, EndlessChunkExtensionsAndTrailersAreCutOff) {
+  TestServer server;
+  const std::string head = "POST /tokenize HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (const char* beginning : {"5;x=", "2\r\n{}\r\n0\r\nX: "}) {
+    Client client(server.port());
+    client.send(head + beginning);
+    const std::string piece(64 << 10, 'x');
+    for (int i = 0; i < 8; ++i) client.send(piece);
+    const Reply reply = client.read_reply();
+    EXPECT_EQ(reply.status, 400);
+    EXPECT_NE(reply.body.find("too long"), std::string::npos) << reply.body;
+  }
+  EXPECT_EQ(server.ask(get("/health")).status, 200);
+}
+
 TEST(Http, AnswersHeadOptionsAndExpect) {
   TestServer server;
   Client client(server.port());
