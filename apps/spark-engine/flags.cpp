@@ -43,11 +43,8 @@ void add_model_flags(CLI::App& app, EngineFlags& flags) {
       ->required();
   app.add_option("--served-model-name", flags.served_names,
                  "Names the API knows the model by; the first is in answers")
-<<<<<<< HEAD
       ->allow_extra_args(false)  // one name each time, or MODEL_DIR after it would be taken for a name
-=======
       ->check(not_empty())
->>>>>>> attack
       ->default_str("the folder's name");
   app.add_option("--backend", flags.model.backend, "Where to compute: " + join(engine::backend_names()))
       ->capture_default_str()

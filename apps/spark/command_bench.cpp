@@ -88,7 +88,8 @@ bench::DecodeSuiteOptions suite_options(const BenchFlags& flags) {
   options.cases = bench::select_cases(flags.cases);
   options.concurrency.clear();  // each once, in the order given
   for (const int streams : flags.concurrency) {
-    if (std::find(options.concurrency.begin(), options.concurrency.end(), streams) == options.concurrency.end()) {
+    if (std::find(options.concurrency.begin(), options.concurrency.end(), streams) ==
+        options.concurrency.end()) {
       options.concurrency.push_back(streams);
     }
   }
@@ -139,7 +140,8 @@ void measure(const BenchFlags& flags, Outcome& outcome) {
   } catch (const Error& error) {
     unsaved = error;
   }
-  print(parse_json(text, path), path, flags.json);  // also when it could not be saved: it took long to measure
+  print(parse_json(text, path), path,
+        flags.json);  // also when it could not be saved: it took long to measure
   if (unsaved) throw *unsaved;
   std::cerr << "report: " << path << "\n";
   if (g_interrupted) {
@@ -157,12 +159,8 @@ void run(const BenchFlags& flags, Outcome& outcome) {
     return;
   }
   if (flags.base_url.empty()) {
-<<<<<<< HEAD
-    throw Error("is missing", "--base-url",
-                "give the service's address, e.g. --base-url http://127.0.0.1:8000");
-=======
-    throw CLI::ValidationError("--base-url",
-                               "is missing; give the service's address, e.g. --base-url http://127.0.0.1:8000");
+    throw CLI::ValidationError(
+        "--base-url", "is missing; give the service's address, e.g. --base-url http://127.0.0.1:8000");
   }
   if (flags.max_samples < flags.min_samples) {
     throw CLI::ValidationError("--max-samples", "is below --min-samples; raise it or lower --min-samples");
@@ -172,7 +170,6 @@ void run(const BenchFlags& flags, Outcome& outcome) {
   } catch (const bench::Unreachable& error) {
     std::cerr << "error: " << error.describe() << "\n";
     outcome.code = ExitCode::kUnreachable;
->>>>>>> attack
   }
 }
 
@@ -201,18 +198,13 @@ void add_bench_command(CLI::App& app, Outcome& outcome) {
   command->add_option("--max-samples", flags->max_samples, "Samples of a point at most")
       ->check(CLI::Range(2, 1000))
       ->capture_default_str();
-<<<<<<< HEAD
   command
       ->add_option("--precision", flags->precision,
                    "Wanted half-width of the 95 % interval, percent of the mean")
-      ->check(CLI::Range(0.01, 100.0))
-=======
-  command->add_option("--precision", flags->precision, "Wanted half-width of the 95 % interval, percent of the mean")
       ->check(number_between(0.01, 100))
       ->capture_default_str();
   command->add_option("--seed", flags->seed, "Order in which points are sampled")
       ->check(whole_number())
->>>>>>> attack
       ->capture_default_str();
   command->add_option("--idle-timeout", flags->idle_timeout, "Seconds to wait for the service to be idle")
       ->check(number_between(0, 86400))
