@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -307,6 +308,80 @@ TEST(BenchE2e, CancellingEndsAStreamAtOnce) {
                Error);
   wait_until_idle(client);
   EXPECT_TRUE(stream_chat(client, chat_payload(short_case(), "tiny", 0), 60).ok);
+}
+
+// A service that says what a test wants.
+class FakeService : public engine::HttpHandler {
+ public:
+  FakeService() : http_(engine::HttpOptions{.port = 0}), thread_([this] { http_.run(*this); }) {}
+  ~FakeService() override {
+    http_.drain(0);
+    thread_.join();
+  }
+  std::string address() const { return http_.address(); }
+
+  std::function<std::string()> metrics;
+  std::string stream;
+
+  std::optional<engine::HttpResponse> screen(const engine::HttpRequest&) override { return std::nullopt; }
+  void handle(engine::HttpRequest request, std::shared_ptr<engine::HttpExchange> exchange) override {
+    const bool is_metrics = request.path == "/metrics";
+    exchange->respond({.content_type = "text/plain", .body = is_metrics ? metrics() : stream});
+  }
+  engine::HttpResponse fault(int status, const std::string&) override { return {.status = status}; }
+  void give_up() override {}
+
+ private:
+  engine::HttpServer http_;
+  std::thread thread_;
+};
+
+std::string metrics_page(int finished) {
+  return "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
+         "vllm:request_success_total{finished_reason=\"stop\"} " +
+         std::to_string(finished) + "\n";
+}
+
+std::string stream_of(const std::string& tokens) {
+  return "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n"
+         "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"total_tokens\":1,\"completion_tokens\":" +
+         tokens + "}}\n\ndata: [DONE]\n\n";
+}
+
+TEST(BenchE2e, CountersThatTellNothingAreNotTakenForAnIdleService) {
+  FakeService service;
+  const HttpClient client({service.address(), ""});
+  for (const char* page :
+       {"", "other_metric 1\n", "vllm:num_requests_running 0\n", "<html>", "x{a=\"", "x{a"}) {
+    service.metrics = [page] { return page; };
+    EXPECT_NE(message_of([&] { read_counters(client); }), "") << page;
+  }
+  service.metrics = [] { return metrics_page(7); };
+  EXPECT_EQ(read_counters(client).finished, 7);
+}
+
+TEST(BenchE2e, ARestartedServiceOrImpossibleUsageDoesNotCount) {
+  FakeService service;
+  const HttpClient client({service.address(), ""});
+  std::atomic<int> scrapes{0};
+  service.stream = stream_of("2");
+  service.metrics = [&] { return metrics_page(scrapes++ == 0 ? 1000 : 0); };
+  std::vector<DiscardedSample> discarded;
+  const std::string message =
+      message_of([&] { run_wave(client, "point", {"{}"}, {.retries = 0}, discarded); });
+  EXPECT_NE(message.find("do not account for it"), std::string::npos) << message;
+  EXPECT_EQ(discarded.size(), 1u);
+
+  for (const char* tokens : {"-2", "0", "9223372036854775807"}) {
+    service.stream = stream_of(tokens);
+    const Receipt receipt = stream_chat(client, "{}", 10);
+    EXPECT_FALSE(receipt.ok);
+    EXPECT_NE(receipt.error.find("the usage object counts"), std::string::npos) << receipt.error;
+  }
+  service.stream = stream_of("2");
+  EXPECT_TRUE(stream_chat(client, "{}", 10).ok);
+  service.stream = "data: {\"choices\":[{\"delta\":{\"content\":\"\xff\"}}]}\n\n";
+  EXPECT_NE(stream_chat(client, "{}", 10).error.find("not valid JSON"), std::string::npos);
 }
 
 class Cleanup : public testing::Environment {

@@ -11,6 +11,8 @@
 namespace spark::bench {
 namespace {
 
+constexpr int64_t kMaxTokens = int64_t{1} << 32;  // more than any context; sums of them stay exact
+
 int64_t characters(const std::string& text) {
   int64_t count = 0;
   for (const char c : text) count += (static_cast<unsigned char>(c) & 0xC0) != 0x80 ? 1 : 0;
@@ -33,6 +35,8 @@ class StreamReader {
       receipt_.error = "the stream ended without a token";
     else if (!seen_usage_)
       receipt_.error = "the stream ended without a usage object";
+    else if (receipt_.completion_tokens < 1 || receipt_.completion_tokens > kMaxTokens)
+      receipt_.error = "the usage object counts " + std::to_string(receipt_.completion_tokens) + " tokens";
     else
       receipt_.ok = true;
   }
@@ -110,7 +114,7 @@ Receipt stream_chat(const HttpClient& client, const std::string& payload, double
     const HttpReply reply =
         client.post_stream("/v1/chat/completions", payload, stall_timeout_s,
                            [&](std::string_view bytes, double time_s) { reader.feed(bytes, time_s); });
-    receipt.refused = reply.error.empty() && !reply.ok();
+    receipt.refused = reply.error.empty() && reply.status >= 400 && reply.status < 500;
     if (!reply.ok()) receipt.error = reply_error(reply);
   } catch (const Error& error) {
     receipt.error = error.describe();

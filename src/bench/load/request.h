@@ -15,7 +15,7 @@ namespace spark::bench {
 // monotonic clock, taken when the bytes of the event were read from the socket.
 struct Receipt {
   bool ok = false;       // HTTP 200, no error, a first token seen, a usage object
-  bool refused = false;  // the service answered with an error status instead of a stream
+  bool refused = false;  // the service took the request for wrong (HTTP 4xx)
   double start_s = 0;
   double first_s = 0;  // first event that carried text (reasoning or content)
   double last_s = 0;   // last event that carried text

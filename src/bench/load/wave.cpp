@@ -137,6 +137,7 @@ Wave run_wave(const HttpClient& client, const std::string& label, const std::vec
   const auto count = [](const std::vector<Receipt>& receipts, auto what) {
     return static_cast<double>(std::count_if(receipts.begin(), receipts.end(), what));
   };
+  std::string reason;
   for (int attempt = 1; attempt <= 1 + options.retries; ++attempt) {
     const ServerCounters before = wait_idle(client, options.idle_timeout_s);
     Wave wave;
@@ -161,10 +162,17 @@ Wave run_wave(const HttpClient& client, const std::string& label, const std::vec
     const double others_finished = std::max(0.0, wave.delta.finished - succeeded - broken);
     const double others_at_work = std::max(0.0, after.running + after.waiting - broken);
     const double foreign = others_finished + others_at_work;
-    if (foreign == 0 && peak.together() <= streams) return wave;
-    discarded.push_back({label, attempt, foreign});
+    if (wave.delta.finished < succeeded) {
+      reason = "the service's counters do not account for it";
+    } else if (foreign > 0 || peak.together() > streams) {
+      reason = "overlapped with other traffic";
+    } else {
+      return wave;
+    }
+    discarded.push_back({label, attempt, reason, foreign});
   }
-  throw Error("every attempt overlapped with other traffic", label, "stop the other clients of this service");
+  throw Error("no attempt counts; the last one: " + reason, label,
+              "stop the other clients of this service, and do not restart it meanwhile");
 }
 
 }  // namespace spark::bench

@@ -2,7 +2,8 @@
 //
 // The server's own counters tell whether the wave was alone: more finished requests than we sent, more
 // running and waiting requests than our concurrency (looked at five times a second), or any at work when all
-// of ours have ended, mean that someone else's work was measured. Such a sample is discarded and repeated.
+// of ours have ended, mean that someone else's work was measured; fewer finished than succeeded, that the
+// service was restarted or is not the one that answered. Such a sample is discarded and repeated.
 #pragma once
 
 #include <string>
@@ -37,6 +38,7 @@ struct Wave {
 struct DiscardedSample {
   std::string label;
   int attempt = 0;
+  std::string reason;
   double foreign = 0;  // requests of others that finished meanwhile or were still at work
 };
 

@@ -166,8 +166,10 @@ Json report_json(const Report& report) {
   json["suites"]["decode"] = {{"points", std::move(points)}, {"samples", std::move(samples)}};
   json["discarded_samples"] = Json::array();
   for (const DiscardedSample& sample : report.discarded) {
-    json["discarded_samples"].push_back(
-        {{"label", sample.label}, {"attempt", sample.attempt}, {"foreign", sample.foreign}});
+    json["discarded_samples"].push_back({{"label", sample.label},
+                                         {"attempt", sample.attempt},
+                                         {"reason", sample.reason},
+                                         {"foreign", sample.foreign}});
   }
   if (!report.aborted.empty()) json["aborted"] = report.aborted;
   return json;
