@@ -11,8 +11,8 @@ namespace spark::engine::cpu {
 namespace {
 
 constexpr int kMaxStreams = 4;
-// The mHC products of few outputs and many inputs are split along the inputs, at these fixed borders. Short
-// chains keep the sums accurate: their error moves every stream of the layer.
+// The mHC products of few outputs and many inputs are split along the inputs, at these fixed borders, to give
+// the threads something to share. The sums are formed in double: their error moves every stream of the layer.
 constexpr int64_t kMixChunkBlocks = 4;
 
 size_t bytes_of(int64_t values) {
