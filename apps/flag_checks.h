@@ -1,5 +1,5 @@
-// Checks of flags that CLI11's own do not make: it reads "-1" and numbers of thirty digits into unsigned flags, and lets
-// NaN through every range.
+// Checks of flags that CLI11's own do not make: it reads "-1" and numbers of thirty digits into unsigned
+// flags, and lets NaN through every range.
 //
 //   app.add_option("--seed", seed, "...")->check(whole_number());
 //   app.add_option("--timeout", timeout_s, "...")->check(number_between(0, 86400));
@@ -29,14 +29,16 @@ inline CLI::Validator number_between(double low, double high) {
             const double value = std::strtod(text.c_str(), &end);
             const bool fits = !text.empty() && *end == '\0' && value >= low && value <= high;
             return fits ? std::string()
-                        : text + " is no number from " + CLI::detail::to_string(low) + " to " + CLI::detail::to_string(high);
+                        : text + " is no number from " + CLI::detail::to_string(low) + " to " +
+                              CLI::detail::to_string(high);
           },
           "", "number between"};
 }
 
 inline CLI::Validator not_empty() {
-  return {[](const std::string& text) { return text.empty() ? std::string("must not be empty") : std::string(); }, "",
-          "not empty"};
+  return {
+      [](const std::string& text) { return text.empty() ? std::string("must not be empty") : std::string(); },
+      "", "not empty"};
 }
 
 }  // namespace spark::app

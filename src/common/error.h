@@ -35,7 +35,8 @@ struct Fault {
   std::string hint;
 };
 
-// Throws one Error that lists the faults (a hundred at most, and how many more); does nothing when there is none.
+// Throws one Error that lists the faults (a hundred at most, and how many more); does nothing when there is
+// none.
 void throw_if_any(const std::vector<Fault>& faults, const std::string& subject, const std::string& hint = {});
 
 [[noreturn]] void check_failed(const char* expression, const char* file, int line);
@@ -43,7 +44,7 @@ void throw_if_any(const std::vector<Fault>& faults, const std::string& subject, 
 }  // namespace spark
 
 // A broken invariant is a bug in this program, never bad input: print where and abort.
-#define SPARK_CHECK(condition)                                     \
-  do {                                                             \
+#define SPARK_CHECK(condition)                                               \
+  do {                                                                       \
     if (!(condition)) ::spark::check_failed(#condition, __FILE__, __LINE__); \
   } while (false)

@@ -41,8 +41,8 @@ size_t regular_size(int fd, const std::string& path) {
   return static_cast<size_t>(info.st_size);
 }
 
-// Opening a pipe that nobody writes to would wait for ever, so nothing here blocks in open(); a pipe that has a writer
-// gets this long for its next byte.
+// Opening a pipe that nobody writes to would wait for ever, so nothing here blocks in open(); a pipe that has
+// a writer gets this long for its next byte.
 constexpr int kOpenFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
 constexpr int kPipePatienceMs = 10'000;
 

@@ -1,4 +1,5 @@
-// Files: whole reads, atomic writes, read-only maps. Every failure is an Error that names the path and the cause.
+// Files: whole reads, atomic writes, read-only maps. Every failure is an Error that names the path and the
+// cause.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +12,8 @@ namespace spark {
 
 std::string read_file(const std::string& path, size_t max_bytes = size_t{1} << 30);
 
-// Writes a temporary file beside `path`, syncs it and renames it over: readers see the old or the new content, a
-// full disk leaves the old file.
+// Writes a temporary file beside `path`, syncs it and renames it over: readers see the old or the new
+// content, a full disk leaves the old file.
 void write_file_atomic(const std::string& path, std::string_view content, unsigned mode = 0644);
 
 // A whole file mapped read-only. Moving keeps the address.

@@ -1,5 +1,5 @@
-// JSON as this project reads and writes it: order-preserving values, strict parsing, access that names the path of
-// every fault.
+// JSON as this project reads and writes it: order-preserving values, strict parsing, access that names the
+// path of every fault.
 //
 //   Json document = parse_json(read_file(path), path);          // throws Error with line and column
 //   Faults faults;
@@ -29,8 +29,8 @@ using Faults = std::vector<Fault>;
 struct JsonLimits {
   size_t max_depth = 64;
   size_t max_bytes = size_t{64} << 20;
-  // Of one object. Building an order-preserving object takes time quadratic in its members, so whoever parses what
-  // strangers send sets this.
+  // Of one object. Building an order-preserving object takes time quadratic in its members, so whoever parses
+  // what strangers send sets this.
   size_t max_members = std::numeric_limits<size_t>::max();
 };
 
@@ -41,8 +41,9 @@ Json parse_json(std::string_view text, const std::string& source, const JsonLimi
 // The candidate closest to `word` by edit distance, if any is close enough to be a likely typing error.
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates);
 
-// A view of one value and its path. Reading a value of the wrong kind or range records a fault and returns the
-// fallback, so one pass finds every fault. A missing value is a fault unless read through an `optional_*` call.
+// A view of one value and its path. Reading a value of the wrong kind or range records a fault and returns
+// the fallback, so one pass finds every fault. A missing value is a fault unless read through an `optional_*`
+// call.
 class JsonReader {
  public:
   JsonReader(const Json& value, std::string path, Faults& faults)
@@ -53,9 +54,10 @@ class JsonReader {
   const Json* json() const { return value_; }
   Faults& faults() const { return *faults_; }
 
-  JsonReader field(std::string_view key) const;  // of an object; absent keys give a reader that is not present()
-  JsonReader item(size_t index) const;           // of an array
-  std::vector<JsonReader> items() const;         // all of an array; a fault when it is none
+  JsonReader field(
+      std::string_view key) const;        // of an object; absent keys give a reader that is not present()
+  JsonReader item(size_t index) const;    // of an array
+  std::vector<JsonReader> items() const;  // all of an array; a fault when it is none
   std::vector<std::pair<std::string, JsonReader>> members() const;  // all of an object, in file order
 
   std::string string(std::string fallback = {}) const;

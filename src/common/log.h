@@ -11,9 +11,17 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 void set_log_level(LogLevel level);
 void log(LogLevel level, const std::string& message);
 
-inline void log_info(const std::string& message) { log(LogLevel::kInfo, message); }
-inline void log_warning(const std::string& message) { log(LogLevel::kWarning, message); }
-inline void log_error(const std::string& message) { log(LogLevel::kError, message); }
-inline void log_debug(const std::string& message) { log(LogLevel::kDebug, message); }
+inline void log_info(const std::string& message) {
+  log(LogLevel::kInfo, message);
+}
+inline void log_warning(const std::string& message) {
+  log(LogLevel::kWarning, message);
+}
+inline void log_error(const std::string& message) {
+  log(LogLevel::kError, message);
+}
+inline void log_debug(const std::string& message) {
+  log(LogLevel::kDebug, message);
+}
 
 }  // namespace spark

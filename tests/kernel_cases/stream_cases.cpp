@@ -6,7 +6,6 @@
 namespace spark::engine::cases {
 namespace {
 
-
 HostSteps plain_steps(Random& random, int32_t rows, int32_t vocab) {
   HostSteps steps;
   for (int32_t t = 0; t < rows; ++t) steps.add(t / 3, 5 + t % 3, random.below(vocab), 0, t % 5 == 4);

@@ -38,8 +38,8 @@ SyntheticModel synthetic_model(SyntheticPreset preset);
 int64_t write_synthetic_checkpoint(SyntheticPreset preset, uint64_t seed, const std::string& dir);
 
 // The same into a new folder that appears under its name only when complete. An existing folder that is not
-// empty is an Error unless `replace`; then the new one takes its place once it is complete, and the old one is
-// removed. A folder that holds anything but a synthetic checkpoint's files is never replaced.
+// empty is an Error unless `replace`; then the new one takes its place once it is complete, and the old one
+// is removed. A folder that holds anything but a synthetic checkpoint's files is never replaced.
 int64_t create_synthetic_checkpoint(SyntheticPreset preset, uint64_t seed, const std::string& dir,
                                     bool replace);
 

@@ -57,8 +57,8 @@ int32_t Sampler::choose(std::span<const float> logits, const SamplingParams& par
   const double maximum = logits[static_cast<size_t>(best)];
   weights_.resize(logits.size());
   kept_.clear();
-  // A banned token may be larger than the maximum of the others, so its weight is settled last. Marked once, not
-  // looked for at each token: a request may ban a thousand.
+  // A banned token may be larger than the maximum of the others, so its weight is settled last. Marked once,
+  // not looked for at each token: a request may ban a thousand.
   for (size_t i = 0; i < logits.size(); ++i) {
     weights_[i] = std::exp((static_cast<double>(logits[i]) - maximum) / params.temperature);
   }

@@ -106,7 +106,9 @@ void read_resolved(Site& site) {
     // Say it where it was written: a bad typed setting has been reported under its own name already.
     if (fault.where.rfind("serve_args.", 0) == 0 && !args_readable) continue;
     // It follows from the head; that there is none is reported already.
-    if (fault.where == "distributed.master_addr" && fault.what == "is missing" && site.nodes.head() == nullptr) continue;
+    if (fault.where == "distributed.master_addr" && fault.what == "is missing" &&
+        site.nodes.head() == nullptr)
+      continue;
     const Origin origin = site.origin_of(fault.where);
     if (fault.what == "is missing" && fault.hint.empty()) {
       for (const std::string& path : site_paths()) {

@@ -20,7 +20,8 @@ namespace {
 
 // Reading must neither wait for a writer who never comes nor lose what a slow one writes.
 TEST(File, PipesAreReadWithoutWaitingForEver) {
-  const std::string path = std::filesystem::temp_directory_path() / ("spark-pipe-" + std::to_string(::getpid()));
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("spark-pipe-" + std::to_string(::getpid()));
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   EXPECT_EQ(read_file(path), "");
   EXPECT_EQ(MappedFile(path).bytes().size(), 0u);
