@@ -28,6 +28,26 @@ struct StepRow {
   bool wants_logits = false;
 };
 
+// What is known of a sequence when it begins.
+struct SequenceStart {
+  std::span<const int32_t> tokens;  // the prompt, and after a pause what had been answered; at least one
+  int32_t prompt_tokens = 0;        // how many of them are the prompt
+  uint64_t cache_salt = 0;          // sequences share cached prefixes with those of the same salt only
+};
+
+// A length that a sequence shall reach. The slot need not be open.
+struct SequenceLength {
+  int32_t sequence = 0;
+  int32_t tokens = 0;
+};
+
+// Blocks of the scarcest cache group.
+struct CacheOccupancy {
+  int64_t blocks = 0;  // 0: the model does not say
+  int64_t held = 0;    // by open sequences
+  int64_t cached = 0;  // by nobody, kept for prefixes; given up when blocks are needed
+};
+
 // Most drafts of one request, whatever a checkpoint's drafter offers.
 inline constexpr int32_t kMaxDrafts = 64;
 
@@ -64,6 +84,25 @@ class StepModel {
   // Makes the slot an empty sequence. Opening an open slot or closing a closed one is a programming error.
   virtual void open_sequence(int32_t sequence) = 0;
   virtual void close_sequence(int32_t sequence) = 0;
+
+  // Opens the slot with the longest cached prefix of the tokens. Returns its length, less than the number of
+  // tokens: the sequence's rows go on from there, and what they compute is what they would have computed
+  // without the cache, bit for bit.
+  virtual int32_t start_sequence(int32_t sequence, const SequenceStart& start) {
+    static_cast<void>(start);
+    open_sequence(sequence);
+    return 0;
+  }
+
+  // Whether sequences could grow to these lengths together, others staying as they are. Never false for one
+  // sequence of at most longest_sequence() tokens when no other is open. A question, not a reservation.
+  virtual bool has_room(std::span<const SequenceLength> lengths) const {
+    static_cast<void>(lengths);
+    return true;
+  }
+  // Tokens that one sequence may have when the caches are all its own.
+  virtual int32_t longest_sequence() const { return max_context(); }
+  virtual CacheOccupancy cache_occupancy() const { return {}; }
 
   // Runs one step and returns FP32 logits [rows that want them][vocab_size], in row order; the span is valid
   // until the next call. Not thread-safe: one thread drives a model. Throws Error on a failed disk read of an
