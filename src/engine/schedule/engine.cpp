@@ -265,7 +265,11 @@ void Engine::Worker::plan() {
 void Engine::Worker::add_rows(Sequence& sequence, int32_t& budget) {
   const int32_t count = std::min(budget, sequence.pending());
   budget -= count;
+  const size_t first = rows_.size();
   if (sequence.add_rows(count, rows_)) chosen_.push_back(&sequence);
+  for (size_t i = first; i < rows_.size(); ++i) {
+    rows_[i].encoder_only = may_skip_decoder(model_, rows_[i].position, sequence.record().prompt_tokens);
+  }
 }
 
 void Engine::Worker::advance(std::span<const float> logits) {
