@@ -66,7 +66,7 @@ const float* upload_frequencies(Backend& backend, const model::ModelConfig& conf
 
 Decoder::Decoder(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
                  const model::ModelConfig& config, std::vector<int32_t> token_classes,
-                 const CacheLimits& limits)
+                 const CacheLimits& limits, const TableReaderOptions& engram)
     : backend_(std::move(backend)),
       checkpoint_(checked(std::move(checkpoint), config)),
       config_(config),
@@ -77,7 +77,7 @@ Decoder::Decoder(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> c
       weights_(load_decoder_weights(loader_, config_, plan_)),
       cache_(*backend_, cache_shape(config_, limits)),
       engram_(*backend_, *checkpoint_, config_, std::move(token_classes), limits.max_sequences,
-              limits.max_step_rows),
+              limits.max_step_rows, engram),
       arrays_(*backend_, limits.max_step_rows),
       decoder_arrays_(*backend_, limits.max_step_rows),
       runner_(*backend_, communicator_, config_, split_,
@@ -163,12 +163,14 @@ void Decoder::roll_back(std::span<const StepRow> rows) {
 }
 
 void Decoder::upload_step(std::span<const StepRow> rows, const InjectedRows& injected) {
+  std::vector<EngramRow> engram_rows;
+  for (const StepRow& row : rows) engram_rows.push_back({.sequence = row.sequence, .position = row.position});
+  engram_.begin_fetch(engram_rows);
   arrays_.clear();
   decoder_arrays_.clear();
   wanted_rows_.clear();
   std::vector<int32_t> kept;
   int32_t longest = 0;
-  std::vector<EngramRow> engram_rows;
   for (size_t t = 0; t < rows.size(); ++t) {
     const int32_t override_row = injected.row.empty() ? -1 : injected.row[t];
     const RecordRange& records = cache_.records(rows[t].sequence);
@@ -185,10 +187,8 @@ void Decoder::upload_step(std::span<const StepRow> rows, const InjectedRows& inj
       row.window_start = records.decoder_begin;
       decoder_arrays_.add(row);
     }
-    engram_rows.push_back({.sequence = rows[t].sequence, .position = rows[t].position});
     longest = std::max(longest, rows[t].position + 1);
   }
-  engram_.fetch(engram_rows);
   const uint32_t bound = std::bit_ceil(static_cast<uint32_t>(std::max(longest, kShortestBound)));
   longest_ =
       std::max(longest, static_cast<int32_t>(std::min(bound, static_cast<uint32_t>(limits_.max_context))));
@@ -205,6 +205,7 @@ void Decoder::upload_step(std::span<const StepRow> rows, const InjectedRows& inj
     }
     backend_->upload(injected_, injected.embeddings.data(), injected.embeddings.size_bytes());
   }
+  engram_.finish_fetch();
 }
 
 // The rows that run the decoder's layers need arrays of their own when they are not all rows, or when one

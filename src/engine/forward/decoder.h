@@ -43,7 +43,8 @@ class Decoder final : public StepModel {
   // `token_classes` is the Engram token map. Throws Error for a checkpoint that does not fit its
   // configuration, and when the backend has no room.
   Decoder(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
-          const model::ModelConfig& config, std::vector<int32_t> token_classes, const CacheLimits& limits);
+          const model::ModelConfig& config, std::vector<int32_t> token_classes, const CacheLimits& limits,
+          const TableReaderOptions& engram = {});
 
   int32_t vocab_size() const override { return static_cast<int32_t>(config_.vocab_size); }
   int32_t max_sequences() const override { return limits_.max_sequences; }
@@ -54,6 +55,12 @@ class Decoder final : public StepModel {
   void open_sequence(int32_t sequence) override;
   void close_sequence(int32_t sequence) override;
   std::span<const float> run(std::span<const StepRow> rows) override { return run(rows, {}); }
+
+  void prefetch(std::span<const int32_t> tokens, int32_t position) override {
+    engram_.prefetch(tokens, position);
+  }
+  int32_t prefetch_lead() const override { return engram_.lead(); }
+  TableCounters table_counters() const override { return engram_.counters(); }
 
   std::span<const float> run(std::span<const StepRow> rows, const InjectedRows& injected);
 

@@ -23,6 +23,8 @@
 #include <cstdint>
 #include <span>
 
+#include "engine/checkpoint/table_reader.h"
+
 namespace spark::engine {
 
 struct StepRow {
@@ -50,6 +52,18 @@ class StepModel {
   // Makes the slot an empty sequence. Opening an open slot or closing a closed one is a programming error.
   virtual void open_sequence(int32_t sequence) = 0;
   virtual void close_sequence(int32_t sequence) = 0;
+
+  // A hint that changes no result: tokens that steps to come will have, consecutive ones of a sequence, the
+  // first at `position`; unless that is 0, the first prefetch_lead() of them only lead up to the others. What
+  // the model needs from disk for them is read in the background. A scheduler calls it as soon as it knows
+  // tokens that the running step does not have: the next chunk of a prompt, a draft.
+  virtual void prefetch(std::span<const int32_t> tokens, int32_t position) {
+    (void)tokens;
+    (void)position;
+  }
+  virtual int32_t prefetch_lead() const { return 0; }
+  // Reads of tables so far; from any thread.
+  virtual TableCounters table_counters() const { return {}; }
 
   // Runs one step and returns FP32 logits [rows that want them][vocab_size], in row order; the span is valid
   // until the next call. Not thread-safe: one thread drives a model. Throws Error on a failed disk read of an
