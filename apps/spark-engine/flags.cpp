@@ -63,6 +63,10 @@ void add_model_flags(CLI::App& app, EngineFlags& flags) {
                  "Tokens of one step, all sequences together")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--speculative-config", flags.speculative_config,
+                 "How to speculate, as JSON: {\"method\": \"dspark\", \"num_speculative_tokens\": 5, ...}; {} "
+                 "turns it off")
+      ->default_str("all drafts of the checkpoint's drafter, as many as pay");
   app.add_option("--max-queued", flags.max_queued, "Sequences that may wait; more are refused with 429")
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 20));

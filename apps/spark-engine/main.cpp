@@ -12,6 +12,7 @@
 #include "common/error.h"
 #include "common/file.h"
 #include "common/units.h"
+#include "engine/schedule/speculation_config.h"
 #include "engine/serve/service.h"
 #include "flags.h"
 #include "model/config.h"
@@ -54,6 +55,11 @@ int32_t context_length(const EngineFlags& flags, const model::ModelConfig& confi
   return *flags.max_model_len;
 }
 
+engine::SpeculationOptions speculation(const EngineFlags& flags, const engine::StepModel& model) {
+  if (!flags.speculative_config) return {.max_drafts = model.max_drafts()};
+  return engine::read_speculation(*flags.speculative_config, model.max_drafts(), 1);
+}
+
 int serve(EngineFlags flags) {
   const double started_s = monotonic_s();
   const std::string& folder = flags.model.folder;
@@ -69,6 +75,7 @@ int serve(EngineFlags flags) {
   options.engine.eos_token = end_token(config, tokenizer, folder);
   options.engine.max_waiting = flags.max_queued;
   const auto model = engine::load_model(flags.model);
+  options.engine.speculation = speculation(flags, *model);
   log_info("loaded " + folder + " for the " + flags.model.backend + " backend in " +
            format_fixed(monotonic_s() - started_s, 2) + " s");
 

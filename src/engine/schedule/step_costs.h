@@ -35,8 +35,8 @@ class CostCurve {
 };
 
 struct StepCosts {
-  CostCurve verify;  // seconds of a step by its rows
-  CostCurve draft;   // seconds of a call for drafts by its requests
+  CostCurve verify = {};  // seconds of a step by its rows
+  CostCurve draft = {};   // seconds of a call for drafts by its requests
 
   // One line: "verify [[1, 0.52], [6, 0.61]] draft [[1, 0.08]] (tokens or requests, ms)".
   std::string describe() const;

@@ -36,6 +36,7 @@ class ToyModel : public StepModel {
   int32_t max_sequences() const override { return shape_.sequences; }
   int32_t max_context() const override { return shape_.context; }
   int32_t max_step_rows() const override { return shape_.rows; }
+  int32_t max_rollback() const override { return 31; }
 
   void open_sequence(int32_t slot) override {
     require(slot >= 0 && slot < shape_.sequences && !open_.contains(slot),
