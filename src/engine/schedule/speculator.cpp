@@ -161,6 +161,14 @@ std::vector<int32_t> Speculator::counts_of(const Choice& choice, std::span<const
 
 void Speculator::learn(Sequence& sequence, const DraftOutcome& outcome) {
   const DraftBlock& block = sequence.drafts();
+  double expected = 0, survival = 1;
+  for (int32_t i = 0; i < outcome.verified; ++i) {
+    expected += survival *= block.acceptance[static_cast<size_t>(i)];
+  }
+  if (probe_interval_ > 0 && outcome.accepted > expected + 0.5) {
+    steps_to_probe_ = 1;  // a good surprise: look again at once
+    probe_interval_ = kFirstProbe;
+  }
   for (int32_t i = 0; i < outcome.judged; ++i) {
     const bool accepted = i < outcome.accepted;
     const auto place = static_cast<size_t>(i);
