@@ -22,6 +22,7 @@ struct EngineFlags {
   std::optional<int32_t> max_model_len;  // absent: kDefaultModelLen, or less if the model ends earlier
   std::optional<std::string> speculative_config;  // absent: as many drafts as the checkpoint offers
   size_t max_queued = 256;
+  size_t engram_cache_mib = 256;
   double drain_timeout_s = 30;
   LogLevel log_level = LogLevel::kInfo;
 };

@@ -46,6 +46,7 @@ class Engine::Worker {
   void step();
   void speculate();
   void plan();
+  void prefetch();
   void advance(std::span<const float> logits);
   void learn(Sequence& sequence, const Output& output);
   void fail_step(const std::string& what);
