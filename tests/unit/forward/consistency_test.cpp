@@ -259,7 +259,7 @@ TEST_P(Consistency, DrawnDraftsComeFromTheirDistributions) {
   for (size_t s = 0; s < 4; ++s) {
     for (size_t i = 0; i < block && s != 1; ++i, ++next) {
       EXPECT_EQ(tokens[s * block + i], proposals[next].draw(requests[s].uniforms[i]));
-      if (s == 2) EXPECT_LE(proposals[next].tokens().size(), 20u);
+      EXPECT_LE(proposals[next].tokens().size(), s == 2 ? 20u : 1000u);
     }
     // The same alone; a greedy request the same as without any that draws.
     const Drafts one = model_->draft({&requests[s], 1});
