@@ -4,8 +4,8 @@
 //   speculation_bench CHECKPOINT [--streams 1,16] [--tokens 128] [--temperature 0] [--drawn] [--threads N]
 //                     [--rounds 3] [--cost-scale 1]
 //
-// Rounds alternate between the forms, so that a busy machine slows all of them alike; the best round counts. The
-// ratio is of tokens per second of processor time, which a busy machine hardly changes.
+// Rounds alternate between the forms, so that a busy machine slows all of them alike; the best round counts.
+// The ratio is of tokens per second of processor time, which a busy machine hardly changes.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -92,8 +92,8 @@ Result measure(StepModel& model, const text::Tokenizer& tokenizer, const Flags& 
     Waiting waiting;
     for (int i = 0; i < streams; ++i) {
       GenerationRequest request;
-      request.prompt = tokenizer.encode(kTexts[static_cast<size_t>(i) % std::size(kTexts)],
-                                        text::ControlTokens::kAsText);
+      request.prompt =
+          tokenizer.encode(kTexts[static_cast<size_t>(i) % std::size(kTexts)], text::ControlTokens::kAsText);
       request.prompt.insert(request.prompt.begin(), static_cast<int32_t>(i % 7 + 3));
       request.max_tokens = tokens;
       request.ignore_eos = true;
@@ -166,9 +166,8 @@ void run(const Flags& flags) {
   paying.cost_scale = flags.cost_scale;
   paying.costs = measure_step_costs(*model, {.max_sequences = most, .max_drafts = every.max_drafts});
   std::printf("costs: %s\n", paying.costs.describe().c_str());
-  std::printf("%8s %-10s %10s %14s %8s %12s %10s\n", "streams", "drafts", "tokens/s",
-              "tokens/cpu-s", "ratio", "tokens/step",
-              "verified");
+  std::printf("%8s %-10s %10s %14s %8s %12s %10s\n", "streams", "drafts", "tokens/s", "tokens/cpu-s", "ratio",
+              "tokens/step", "verified");
   const std::pair<const char*, SpeculationOptions> forms[] = {
       {"none", SpeculationOptions{}}, {"every", every}, {"paying", paying}};
   for (const int streams : flags.streams) {
@@ -183,8 +182,9 @@ void run(const Flags& flags) {
     for (size_t form = 0; form < 3; ++form) {
       const Result& r = best[form];
       const double blocks = r.blocks > 0 ? r.blocks : 1;
-      std::printf("%8d %-10s %10.1f %14.1f %8.2f %12.2f %10.2f\n", streams, forms[form].first,
-                  r.tokens_per_s, r.tokens_per_cpu_s, r.tokens_per_cpu_s / best[0].tokens_per_cpu_s, 1 + r.accepted / blocks, r.verified / blocks);
+      std::printf("%8d %-10s %10.1f %14.1f %8.2f %12.2f %10.2f\n", streams, forms[form].first, r.tokens_per_s,
+                  r.tokens_per_cpu_s, r.tokens_per_cpu_s / best[0].tokens_per_cpu_s, 1 + r.accepted / blocks,
+                  r.verified / blocks);
     }
   }
 }

@@ -22,9 +22,9 @@ namespace spark::engine {
 struct EngineOptions {
   int32_t eos_token = 1;
   // 0 in the next three: as much as the model allows.
-  int32_t max_sequences = 0;           // running at once
-  int32_t max_step_rows = 0;           // rows of one step
-  int32_t max_context = 0;             // tokens of a sequence, prompt and answer
+  int32_t max_sequences = 0;  // running at once
+  int32_t max_step_rows = 0;  // rows of one step
+  int32_t max_context = 0;    // tokens of a sequence, prompt and answer
   SpeculationOptions speculation = {};
   size_t max_waiting = 256;            // choices that wait; more are refused
   EngineObserver* observer = nullptr;  // outlives the engine

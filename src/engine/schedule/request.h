@@ -56,7 +56,7 @@ struct Output {
   std::vector<TokenOutput> tokens;
   std::string text;
   std::optional<DraftOutcome> drafts;  // when the step verified any
-  std::optional<Finish> finish;  // set on the last output of the choice
+  std::optional<Finish> finish;        // set on the last output of the choice
 };
 
 // Called on the engine's thread, in order, until every choice has finished. Must neither block nor throw.

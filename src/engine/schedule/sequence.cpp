@@ -115,12 +115,11 @@ Verdict Sequence::verify(const LogitRows& logits) const {
   for (size_t i = 0; i <= count; ++i) {
     targets[i].assign(logits.row(i), sampling_.filter(),
                       banned_after(output_tokens_ + static_cast<int32_t>(i)));
-    if (i < count)
-      accept[i] = uniform(sampling_.seed, block, kAcceptStream + static_cast<uint32_t>(i));
+    if (i < count) accept[i] = uniform(sampling_.seed, block, kAcceptStream + static_cast<uint32_t>(i));
   }
-  return verify_block(
-      std::span(drafts_.tokens).first(count), std::span(drafts_.proposals).first(count), targets,
-      {.accept = accept, .last = uniform(sampling_.seed, block, kResidualStream)}, drafts_.rejection);
+  return verify_block(std::span(drafts_.tokens).first(count), std::span(drafts_.proposals).first(count),
+                      targets, {.accept = accept, .last = uniform(sampling_.seed, block, kResidualStream)},
+                      drafts_.rejection);
 }
 
 void Sequence::take(int32_t token, std::span<const float> logits, const Sampler& sampler, Output& output) {

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "engine/forward/step_model.h"
+#include "engine/schedule/draft_survival.h"
 #include "engine/schedule/output_text.h"
 #include "engine/schedule/request.h"
-#include "engine/schedule/draft_survival.h"
 #include "engine/schedule/sampling.h"
 #include "engine/schedule/step_planner.h"
 #include "engine/schedule/verification.h"

@@ -17,8 +17,7 @@ constexpr uint64_t kFreeProbes = 8;   // of an engine's life: it starts knowing 
 constexpr uint64_t kExploreEvery = 64;
 
 SpeculationOptions resolved(SpeculationOptions options, const StepModel& model) {
-  options.max_drafts =
-      std::clamp(options.max_drafts, 0, std::min(model.max_drafts(), model.max_rollback()));
+  options.max_drafts = std::clamp(options.max_drafts, 0, std::min(model.max_drafts(), model.max_rollback()));
   return options;
 }
 
@@ -30,8 +29,8 @@ Speculator::Speculator(StepModel& model, SpeculationOptions options, int32_t max
   const double begin = monotonic_s();
   options_.costs =
       measure_step_costs(model, {.max_sequences = max_sequences, .max_drafts = options_.max_drafts});
-  log_info("profiled speculation step costs in " + format_fixed(monotonic_s() - begin, 2) + " s: " +
-           options_.costs.describe());
+  log_info("profiled speculation step costs in " + format_fixed(monotonic_s() - begin, 2) +
+           " s: " + options_.costs.describe());
 }
 
 bool Speculator::is_drawn(const Sequence& sequence) const {
@@ -88,8 +87,7 @@ Speculator::Choice Speculator::choose(std::span<Sequence* const> eligible, const
 void Speculator::probe(std::span<Sequence* const> eligible, const DraftPricing& pricing, Choice& choice) {
   const StepCosts& costs = options_.costs;
   const double bare = costs.verify.at(pricing.rows);
-  const double cost =
-      costs.draft.at(1) + costs.verify.at(pricing.rows + options_.max_drafts) - bare;
+  const double cost = costs.draft.at(1) + costs.verify.at(pricing.rows + options_.max_drafts) - bare;
   probe_credit_s_ = std::min(probe_credit_s_ + kProbeShare * bare, cost);
   if (probe_credit_s_ < cost && probes_ >= kFreeProbes) return;
   probe_credit_s_ = 0;

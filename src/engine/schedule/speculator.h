@@ -60,8 +60,8 @@ class Speculator {
   SpeculationOptions options_;
   AcceptanceModel acceptance_;
   std::vector<DraftRequest> requests_;
-  // Where drafts do not pay, one sequence is drafted for now and then, to notice a change: as often as a small
-  // share of the time allows.
+  // Where drafts do not pay, one sequence is drafted for now and then, to notice a change: as often as a
+  // small share of the time allows.
   double probe_credit_s_ = 0;
   double probe_cost_s_ = 0;  // of the probe whose outcome is awaited, else 0
   double bare_cost_s_ = 0;   // of that step without the probe

@@ -44,13 +44,14 @@ struct StepCosts {
 
 struct CostMeasurement {
   int32_t max_sequences = 1;
-  int32_t max_drafts = 0;     // rows of a sequence beside its own
+  int32_t max_drafts = 0;       // rows of a sequence beside its own
   int32_t repetitions = 15;     // the fastest counts
   double seconds_a_size = 0.3;  // fewer repetitions when they take longer, at least two
 };
 
-// Runs steps of short sequences of real rows: rows of padding would leave the experts out and cost too little.
-// The model has no open sequence, before and after. Stops at the size for which the model has no room.
+// Runs steps of short sequences of real rows: rows of padding would leave the experts out and cost too
+// little. The model has no open sequence, before and after. Stops at the size for which the model has no
+// room.
 StepCosts measure_step_costs(StepModel& model, const CostMeasurement& options);
 
 }  // namespace spark::engine

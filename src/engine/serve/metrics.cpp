@@ -166,7 +166,8 @@ std::string ServerMetrics::page(const EngineLoad& load, const TableCounters& tab
   histogram(metric::kRequestGenerationTokens, "Length of answers, in tokens.", answer_lengths_);
   histogram(metric::kQueueTime, "From arrival to admission.", queue_s_);
   histogram(metric::kTimeToFirstToken, "From arrival to the first token.", first_token_s_);
-  histogram(metric::kInterTokenLatency, "Between the tokens of a sequence, those of one step together.", inter_token_s_);
+  histogram(metric::kInterTokenLatency, "Between the tokens of a sequence, those of one step together.",
+            inter_token_s_);
   histogram(metric::kTimePerOutputToken, "Mean time per token after the first, per sequence.", per_token_s_);
   histogram(metric::kPrefillTime, "From admission to the first token.", prefill_s_);
   histogram(metric::kDecodeTime, "From the first token to the last.", decode_s_);

@@ -243,10 +243,10 @@ TEST_P(Consistency, DrawnDraftsComeFromTheirDistributions) {
     const std::vector<int32_t> prompt = random_tokens(static_cast<size_t>(2 + 13 * s));
     model_->open_sequence(s);
     golden::run_tokens(*model_, s, prompt);
-    DraftRequest request{.sequence = s, .anchor = 17 + s, .position = static_cast<int32_t>(prompt.size()) - 1};
+    DraftRequest request{
+        .sequence = s, .anchor = 17 + s, .position = static_cast<int32_t>(prompt.size()) - 1};
     if (s != 1) request.filter = {.temperature = s == 3 ? 1e-4 : 2.0, .top_k = s == 2 ? 20 : 0};
-    for (size_t i = 0; i < block; ++i)
-      request.uniforms[i] = static_cast<double>(pick(1, 1000)) / 1000;
+    for (size_t i = 0; i < block; ++i) request.uniforms[i] = static_cast<double>(pick(1, 1000)) / 1000;
     requests.push_back(request);
   }
   const Drafts all = model_->draft(requests);

@@ -298,8 +298,8 @@ TEST(Service, CountsForDashboards) {
 // Three of five drafts stand in every full step; the answer is what it is without drafts.
 TEST(Service, CountsDrafts) {
   const ToyModel::Script script = answering("one two three four five six");
-  const Json body = {{"prompt", "\n"}, {"max_tokens", 30}, {"ignore_eos", true}, {"temperature", 0},
-                     {"logprobs", 1}};
+  const Json body = {
+      {"prompt", "\n"}, {"max_tokens", 30}, {"ignore_eos", true}, {"temperature", 0}, {"logprobs", 1}};
   TestServer plain({.script = script});
   const Json expected = plain.ask_json("/v1/completions", body);
   EXPECT_FALSE(expected["usage"].contains("completion_tokens_details"));
