@@ -19,7 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The seeds are fixed, so that a test either always passes or always fails.
+// Seeds and batches are fixed, so that a test either always passes or always fails.
 constexpr double kLeastLikelihood = 0.01;
 
 bool is_long() {
@@ -32,11 +32,16 @@ struct Answer {
   int32_t verified = 0, accepted = 0;
 };
 
+// One answer for each choice of each request.
 std::vector<Answer> answers(Engine& engine, const std::vector<GenerationRequest>& requests) {
-  std::vector<Answer> out(requests.size());
-  std::vector<std::promise<void>> done(requests.size());
-  for (size_t i = 0; i < requests.size(); ++i) {
-    engine.submit(requests[i], [&, i](const Output& output) {
+  size_t count = 0;
+  for (const GenerationRequest& request : requests) count += static_cast<size_t>(request.choices);
+  std::vector<Answer> out(count);
+  std::vector<std::promise<void>> done(count);
+  size_t first = 0;
+  for (const GenerationRequest& request : requests) {
+    engine.submit(request, [&, first](const Output& output) {
+      const size_t i = first + static_cast<size_t>(output.choice);
       for (const TokenOutput& token : output.tokens) {
         out[i].tokens.push_back(token.token);
         if (token.logprobs) out[i].logprobs.push_back(token.logprobs->chosen);
@@ -49,6 +54,7 @@ std::vector<Answer> answers(Engine& engine, const std::vector<GenerationRequest>
       EXPECT_EQ(output.finish->error, "");
       done[i].set_value();
     });
+    first += static_cast<size_t>(request.choices);
   }
   for (std::promise<void>& each : done) {
     if (each.get_future().wait_for(300s) != std::future_status::ready) throw std::runtime_error("no answer");
@@ -84,7 +90,7 @@ class TinyModel : public testing::Test {
                                  const SpeculationOptions& options, int32_t sequences = 0) {
     EngineOptions engine_options;
     engine_options.max_sequences = sequences;
-    engine_options.max_waiting = requests.size();
+    engine_options.max_waiting = 100000;
     engine_options.speculation = options;
     Engine engine(model(), tokenizer(), engine_options);
     return answers(engine, requests);
@@ -190,13 +196,13 @@ TEST_F(TinyModel, DrawnDraftsKeepTheDistribution) {
   double least = 1;
   uint64_t seed = 1;
   const auto draw = [&](const Case& c, const SpeculationOptions& options, std::vector<double>& cells) {
-    std::vector<GenerationRequest> requests;
-    for (uint64_t i = 0; i < many; ++i) {
-      requests.push_back(request(0, 4));
-      requests.back().sampling = {
-          .temperature = c.temperature, .top_p = c.top_p, .top_k = c.top_k, .min_p = 0, .seed = seed++};
-    }
-    const auto drawn = run(requests, options);
+    // Choices of one request enter the engine together, so that the batches are the same in every run.
+    GenerationRequest one = request(0, 4);
+    one.choices = static_cast<int32_t>(many);
+    one.sampling = {
+        .temperature = c.temperature, .top_p = c.top_p, .top_k = c.top_k, .min_p = 0, .seed = seed};
+    seed += many;
+    const auto drawn = run({one}, options);
     for (const Answer& answer : drawn) {
       verified += answer.verified;
       accepted += answer.accepted;
@@ -282,14 +288,14 @@ TEST(DrawnDrafts, LongAcceptedRunsKeepTheDistribution) {
     engine_options.max_waiting = many;
     engine_options.speculation = options;
     Engine engine(model, tokenizer, engine_options);
-    std::vector<GenerationRequest> requests(many);
-    for (GenerationRequest& one : requests) {
-      one.prompt = {5, 6, 7};
-      one.max_tokens = 7;
-      one.ignore_eos = true;
-      one.sampling = {.temperature = 1, .top_p = 1, .top_k = top_k, .min_p = 0, .seed = seed++};
-    }
-    const auto drawn = answers(engine, requests);
+    GenerationRequest one;
+    one.prompt = {5, 6, 7};
+    one.max_tokens = 7;
+    one.choices = static_cast<int32_t>(many);
+    one.ignore_eos = true;
+    one.sampling = {.temperature = 1, .top_p = 1, .top_k = top_k, .min_p = 0, .seed = seed};
+    seed += many;
+    const auto drawn = answers(engine, {one});
     // Tokens two to seven by their parity: of six tokens, all that follow the first.
     cells.resize(64);
     for (const Answer& answer : drawn) {
