@@ -20,7 +20,7 @@ std::string message_of(const std::function<void()>& action) {
 }
 
 TEST(BootGate, SaysWhyItMustWaitThenPassesOn) {
-  ToyModel model({});
+  ToyModel model;
   Service service(model, test_tokenizer(), {.served_names = {kModelName}, .version = "1"});
   BootGate gate;
   HttpServer server({.port = 0});
@@ -47,9 +47,9 @@ TEST(BootGate, SaysWhyItMustWaitThenPassesOn) {
 }
 
 TEST(Service, ProvesThatItGenerates) {
-  ToyModel good({});
+  ToyModel good;
   Service(good, test_tokenizer(), {.served_names = {kModelName}, .version = "1"}).prove();
-  ToyModel broken({}, [](auto&&...) -> int32_t { throw Error("disk is gone", "/model"); });
+  ToyModel broken(ToyModel::Shape{}, [](auto&&...) -> int32_t { throw Error("disk is gone", "/model"); });
   Service service(broken, test_tokenizer(), {.served_names = {kModelName}, .version = "1"});
   EXPECT_NE(message_of([&] { service.prove(); }).find("disk is gone"), std::string::npos);
 }
