@@ -31,7 +31,7 @@ TEST(MemoryPlan, IsWhatTheModelTakes) {
     const LoadOptions options{.folder = folder,
                               .backend = "cpu",
                               .threads = 1,
-                              .limits = {.max_sequences = 4, .max_context = 16384, .max_step_rows = rows},
+                              .limits = {.max_sequences = 4, .max_context = 8192, .max_step_rows = rows},
                               .engram = {.cache_bytes = 0}};
     const MemoryPlan plan = plan_memory(config_of(folder), options, 1);
     const uint64_t before = allocated();
@@ -50,14 +50,15 @@ TEST(MemoryPlan, CachesAreExact) {
                             .limits = {.max_sequences = 3, .max_context = 5000, .max_step_rows = 100}};
   const auto model = load_model(options);
   for (const MemoryPlan::Item& item : plan_memory(config_of(folder), options, 1).items) {
-    if (item.name == "caches of sequences") EXPECT_EQ(item.bytes, model->cache().usage().bytes);
+    if (item.name != "caches of sequences") continue;
+    EXPECT_EQ(item.bytes, model->cache().usage().bytes);
   }
 }
 
 TEST(MemoryPlan, RefusesWhatDoesNotFit) {
   const model::ModelConfig config = config_of(golden::synthetic_checkpoint());
-  const MemoryPlan plan =
-      plan_memory(config, {.backend = "cpu", .limits = {.max_sequences = 8, .max_context = 65536}}, 1);
+  const MemoryPlan plan = plan_memory(
+      config, {.folder = "", .backend = "cpu", .limits = {.max_sequences = 8, .max_context = 65536}}, 1);
   plan.check(plan.total());
   plan.check(std::nullopt);
   try {
@@ -75,7 +76,7 @@ TEST(MemoryPlan, OfTheReleaseOnOneToFourRanks) {
       config_at(std::string(SPARK_SOURCE_DIR) + "/config/models/deepseek-v4.1-flash.json");
   for (const auto& [ranks, gigabytes] : std::vector<std::pair<int64_t, double>>{
            {1, 307.2 - 0.97}, {2, 154.5 - 0.97}, {3, 103.8 - 0.97}, {4, 78.2 - 0.97}}) {
-    const MemoryPlan plan = plan_memory(config, {.backend = "cuda", .limits = {}}, ranks);
+    const MemoryPlan plan = plan_memory(config, {.folder = "", .backend = "cuda", .limits = {}}, ranks);
     uint64_t weights = 0;
     for (const MemoryPlan::Item& item : plan.items) {
       if (item.name.starts_with("weights")) weights += item.bytes;
