@@ -6,6 +6,7 @@
 #include "common/error.h"
 #include "common/file.h"
 #include "common/json.h"
+#include "engine/schedule/speculation_config.h"
 
 namespace spark::app {
 namespace {
@@ -34,6 +35,18 @@ int32_t context_length(const EngineFlags& flags, const model::ModelConfig& confi
                 "--max-model-len");
   }
   return *flags.max_model_len;
+}
+
+engine::SpeculationOptions speculation(const EngineFlags& flags, const model::ModelConfig& config) {
+  const auto offered =
+      static_cast<int32_t>(config.num_nextn_predict_layers > 0 ? config.dspark_block_size : 0);
+  constexpr int32_t kRanks = 1;
+  if (flags.speculative_config) {
+    return engine::read_speculation(*flags.speculative_config, offered, kRanks);
+  }
+  engine::SpeculationOptions options;
+  options.max_drafts = offered;
+  return options;
 }
 
 engine::GenerationConfig generation_config(const EngineFlags& flags) {
@@ -71,6 +84,7 @@ Prepared prepare(const EngineFlags& flags) {
   service.generation = generation_config(flags);
   service.engine.eos_token = end_token(prepared.config, *prepared.tokenizer, folder);
   service.engine.max_waiting = flags.max_queued;
+  service.engine.speculation = speculation(flags, prepared.config);
   prepared.memory = engine::plan_memory(prepared.config, prepared.load, 1);
   prepared.memory.check(engine::memory_available_to(prepared.load.backend));
   return prepared;
