@@ -17,6 +17,7 @@ namespace spark::ops {
 namespace {
 
 constexpr int64_t kKillPatienceMs = 30'000;
+constexpr int64_t kLongestSleepMs = 10'000;  // well below the units' WatchdogSec
 
 // Pages of the stack exist, and are locked, once they were written to.
 void touch_stack() {
@@ -129,7 +130,7 @@ class Guard {
   // Until the next sample is due. False: asked to stop.
   bool pause() {
     while (true) {
-      const int64_t left = next_ms_ - now_ms();
+      const int64_t left = std::min(next_ms_ - now_ms(), kLongestSleepMs);
       pollfd waits[3] = {
           {control_.event(), POLLIN, 0}, {signals_.get(), POLLIN, 0}, {target_.event(), POLLIN, 0}};
       const int ready = ::poll(waits, 3, static_cast<int>(std::max<int64_t>(left, 0)));
@@ -137,6 +138,7 @@ class Guard {
       if (ready > 0 && waits[0].revents != 0) serve_control();
       if (ready > 0 && waits[2].revents != 0) return true;  // the service ended: look at once
       if (now_ms() >= next_ms_) return true;
+      supervisor_.tell("WATCHDOG=1");
     }
   }
 
