@@ -11,6 +11,8 @@
 
 namespace spark::app {
 
+inline constexpr const char* kKeyVariable = "SPARK_API_KEY";
+
 struct EngineFlags {
   engine::LoadOptions model;
   engine::HttpOptions http;

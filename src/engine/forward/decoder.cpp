@@ -106,6 +106,15 @@ void Decoder::close_sequence(int32_t sequence) {
   engram_.truncate(sequence, 0);
 }
 
+int32_t Decoder::max_drafts() const {
+  return drafter_ == nullptr ? 0 : drafter_->block_size();
+}
+
+Drafts Decoder::draft(std::span<const DraftRequest> requests) {
+  SPARK_CHECK(drafter_ != nullptr);
+  return drafter_->draft(requests);
+}
+
 void Decoder::set_observer(Observer* observer) {
   observer_ = observer;
   if (observer == nullptr || observed_gates_ != nullptr) return;
