@@ -49,6 +49,7 @@ std::optional<EngineFlags> parse_flags(int argc, char** argv, int& exit_code) {
   app.set_version_flag("--version", std::string("spark-engine ") + SPARK_VERSION);
   add_model_flags(app, flags);
   add_server_flags(app, flags, key_file);
+  add_rank_flags(app, flags.ranks);
   const std::map<std::string, LogLevel> levels = {{"debug", LogLevel::kDebug},
                                                   {"info", LogLevel::kInfo},
                                                   {"warning", LogLevel::kWarning},
@@ -62,6 +63,8 @@ std::optional<EngineFlags> parse_flags(int argc, char** argv, int& exit_code) {
     exit_code = app.exit(error, std::cout, std::cerr) == 0 ? 0 : kUsage;
     return std::nullopt;
   }
+  check_rank_flags(flags.ranks);
+  flags.arguments.assign(argv + 1, argv + argc);
   read_keys(flags, key_file);
   return flags;
 }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <thread>
 
 #include "common/clock.h"
 #include "common/error.h"
@@ -11,6 +12,7 @@
 #include "common/units.h"
 #include "engine/serve/service.h"
 #include "model/config.h"
+#include "rank_process.h"
 #include "text/tokenizer.h"
 
 namespace spark::app {
@@ -49,6 +51,37 @@ int32_t context_length(const EngineFlags& flags, const model::ModelConfig& confi
   return *flags.max_model_len;
 }
 
+// The ranks of a machine share its cores.
+void share_cores(EngineFlags& flags) {
+  if (flags.model.threads != 0 || flags.ranks.local_ranks() == 1) return;
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  flags.model.threads = std::max(1, cores / flags.ranks.local_ranks());
+}
+
+// Serves until it is told to stop, or a rank is lost.
+void run_server(const EngineFlags& flags, engine::StepModel& model, const text::Tokenizer& tokenizer,
+                const engine::ServiceOptions& options, RankProcess& ranks) {
+  // In this order, so that the engine's thread ends before the server it answers through.
+  engine::HttpServer server(flags.http);
+  engine::Service service(model, tokenizer, options);
+  ranks.attach(server, service);
+  if (options.api_keys.empty() && !is_loopback(flags.http)) {
+    log_warning("anyone who reaches " + server.address() +
+                " can use this server: give it a key with --api-key-file");
+  }
+  server.watch_signals([&](int count) {
+    if (count > 1) std::_Exit(kInterrupted);
+    log_info("finishing the requests in progress; a second signal ends them at once");
+    server.drain(flags.drain_timeout_s);
+  });
+  log_info("serving \"" + options.served_names.front() + "\", " + std::to_string(service.max_sequences()) +
+           " sequences of up to " + format_count(static_cast<uint64_t>(service.max_context())) + " tokens");
+  std::cout << "listening on " << server.address() << std::endl;
+  server.run(service);
+  ranks.detach();
+  log_info("stopped");
+}
+
 }  // namespace
 
 int serve(EngineFlags flags) {
@@ -65,28 +98,17 @@ int serve(EngineFlags flags) {
   options.version = SPARK_VERSION;
   options.engine.eos_token = end_token(config, tokenizer, folder);
   options.engine.max_waiting = flags.max_queued;
-  const auto model = engine::load_model(flags.model);
+  share_cores(flags);
+  RankProcess ranks(flags);
+  flags.model.communicator = ranks.communicator();
+  const auto model = ranks.load([&] { return engine::load_model(flags.model); });
   log_info("loaded " + folder + " for the " + flags.model.backend + " backend in " +
            format_fixed(monotonic_s() - started_s, 2) + " s");
 
-  // In this order, so that the engine's thread ends before the server it answers through.
-  engine::HttpServer server(flags.http);
-  engine::Service service(*model, tokenizer, options);
-  if (options.api_keys.empty() && !is_loopback(flags.http)) {
-    log_warning("anyone who reaches " + server.address() +
-                " can use this server: give it a key with --api-key-file");
-  }
-  server.watch_signals([&](int count) {
-    if (count > 1) std::_Exit(kInterrupted);
-    log_info("finishing the requests in progress; a second signal ends them at once");
-    server.drain(flags.drain_timeout_s);
-  });
-  log_info("serving \"" + options.served_names.front() + "\", " + std::to_string(service.max_sequences()) +
-           " sequences of up to " + format_count(static_cast<uint64_t>(service.max_context())) + " tokens");
-  std::cout << "listening on " << server.address() << std::endl;
-  server.run(service);
-  log_info("stopped");
-  return 0;
+  if (!ranks.leads()) return ranks.follow(*model);
+  engine::StepModel& group = ranks.lead(*model);
+  ranks.load([&] { run_server(flags, group, tokenizer, options, ranks); });
+  return ranks.finish();
 }
 
 }  // namespace spark::app

@@ -130,7 +130,7 @@ std::optional<Frame> FrameSocket::next() {
     fault_ = "it speaks version " + std::to_string(protocol) + " of the protocol of ranks, this is version " +
              std::to_string(kRankProtocol) + ": install the same release everywhere";
   } else if (kind < static_cast<uint16_t>(FrameKind::kHello) ||
-             kind > static_cast<uint16_t>(FrameKind::kLeaving) || length > kMaxFrameBytes) {
+             kind > static_cast<uint16_t>(FrameKind::kFailed) || length > kMaxFrameBytes) {
     fault_ = "it sent what no rank sends";
   }
   if (!fault_.empty() && (magic != kMagic || protocol != kRankProtocol || length > kMaxFrameBytes)) {

@@ -39,6 +39,7 @@ enum class FrameKind : uint16_t {
   kLost,         // from rank 0: which rank was lost, and why
   kStopRequest,  // to rank 0: this rank was told to stop
   kLeaving,      // the connection will end, and that is right
+  kFailed,       // to rank 0: this rank cannot go on, and why
 };
 
 struct Frame {

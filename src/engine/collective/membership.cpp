@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,6 +49,14 @@ class Membership::Impl {
     wake();
   }
 
+  void fail(const std::string& why) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (failure_.empty()) failure_ = why;
+    }
+    wake();
+  }
+
   void leave() {
     std::unique_lock lock(mutex_);
     leaving_ = true;
@@ -69,6 +78,8 @@ class Membership::Impl {
   }
 
   void run() {
+    // Signs of life matter more than the work they speak for. Not every process may say so.
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), -10);
     double beat_at = monotonic_s();
     double looked = beat_at;
     while (take_wishes()) {
@@ -109,6 +120,17 @@ class Membership::Impl {
       asked_to_stop_ = true;
       for (Peer& peer : peers_) peer.socket.send(FrameKind::kStopRequest, {});
     }
+    if (!failure_.empty() && !lost_) {
+      if (rank_ != 0) {
+        ByteWriter out;
+        out.text(failure_);
+        for (Peer& peer : peers_) peer.socket.send(FrameKind::kFailed, out.bytes());
+      }
+      const LostRank lost{rank_, failure_};
+      lock.unlock();
+      lose(lost);
+      lock.lock();
+    }
     if (leaving_ && !said_goodbye_) {
       said_goodbye_ = true;
       for (Peer& peer : peers_) peer.socket.send(FrameKind::kLeaving, {});
@@ -145,12 +167,25 @@ class Membership::Impl {
         if (!stop_told_ && events_.stop_requested) events_.stop_requested(peer.rank);
         stop_told_ = true;
         return;
+      case FrameKind::kFailed:
+        if (rank_ == 0) take_failed(peer, frame);
+        return;
       case FrameKind::kLost:
         if (rank_ != 0 && peer.rank == 0) take_lost(frame);
         return;
       default:
         return;
     }
+  }
+
+  void take_failed(const Peer& peer, const Frame& frame) {
+    std::string why = "it failed";
+    try {
+      why = printable(ByteReader(frame.payload).text());
+    } catch (const Error& error) {
+      why += ", and its message was broken: " + error.describe();
+    }
+    lose({peer.rank, why});
   }
 
   void take_lost(const Frame& frame) {
@@ -187,6 +222,7 @@ class Membership::Impl {
   bool lost_ = false;
   std::mutex mutex_;
   std::condition_variable all_left_;
+  std::string failure_;
   bool asks_to_stop_ = false;
   bool leaving_ = false;
   bool left_ = false;
@@ -201,6 +237,9 @@ Membership::~Membership() = default;
 
 void Membership::request_stop() {
   impl_->request_stop();
+}
+void Membership::fail(const std::string& why) {
+  impl_->fail(why);
 }
 void Membership::leave() {
   impl_->leave();

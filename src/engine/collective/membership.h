@@ -50,6 +50,8 @@ class Membership {
 
   // Not rank 0: asks rank 0 to end the group in good order.
   void request_stop();
+  // This rank cannot go on: the others take it for lost, for this reason. Ends as if another rank were lost.
+  void fail(const std::string& why);
   // Says that the connections will end now and that this is right; waits until the others say so too.
   void leave();
 

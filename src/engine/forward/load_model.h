@@ -20,6 +20,7 @@ struct LoadOptions {
   std::string backend = "cpu";  // one of backend_names()
   int threads = 0;              // of the cpu backend; 0: one per core
   CacheLimits limits;
+  Communicator* communicator = nullptr;  // of the group that this is a rank of; outlives the model. Null: alone
 };
 
 // The backends of this build.

@@ -40,6 +40,8 @@ class Service : public HttpHandler {
   void handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override;
   HttpResponse fault(int status, const std::string& message) override;
   void give_up() override;
+  // The model cannot go on: every client is told why, and new requests are refused with it.
+  void fail(const std::string& why) { engine_.fail(why); }
 
   int32_t max_context() const { return engine_.max_context(); }
   int32_t max_sequences() const { return engine_.max_sequences(); }
