@@ -31,6 +31,7 @@ engine::RankSettings rank_settings(const EngineFlags& flags) {
                        {"the checkpoint's fingerprint", engine::checkpoint_fingerprint(flags.model.folder)},
                        {"--nnodes", std::to_string(flags.ranks.nnodes)},
                        {"--backend", flags.model.backend},
+                       {"--exact-prefill", flags.model.exact_prefill ? "on" : "off"},
                        {"--max-model-len", std::to_string(limits.max_context)},
                        {"--max-num-seqs", std::to_string(limits.max_sequences)},
                        {"--max-num-batched-tokens", std::to_string(limits.max_step_rows)}}};

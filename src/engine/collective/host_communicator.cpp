@@ -52,7 +52,7 @@ void add_in_rank_order(std::span<uint16_t> x, std::span<const uint16_t> parts, i
 
 uint64_t extend_digest(uint64_t digest, std::span<const uint8_t> bytes) {
   const auto mix = [&](uint64_t word) {
-    digest = std::rotl((digest ^ word) * 0x9E3779B97F4A7C15u, 29);
+    digest = std::rotl((digest ^ word ^ 0x2545F4914F6CDD1Du) * 0x9E3779B97F4A7C15u, 29);
     digest ^= digest >> 32;
   };
   size_t at = 0;

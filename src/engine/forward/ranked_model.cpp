@@ -45,13 +45,22 @@ void LeadingModel::open_sequence(int32_t sequence) {
   lead(OpenCall{sequence}, [&] { local_.open_sequence(sequence); });
 }
 
-void LeadingModel::close_sequence(int32_t sequence) {
+void LeadingModel::send_if_whole(const StepCall& call) {
   try {
-    lead(CloseCall{sequence}, [] {});
+    lead(call, [] {});
   } catch (const RankLost& lost) {
-    log_debug("a sequence is closed on this rank only: " + std::string(lost.what()));
+    log_debug("a call was made on this rank only: " + std::string(lost.what()));
   }
+}
+
+void LeadingModel::close_sequence(int32_t sequence) {
+  send_if_whole(CloseCall{sequence});
   local_.close_sequence(sequence);
+}
+
+void LeadingModel::prefetch(std::span<const int32_t> tokens, int32_t position) {
+  send_if_whole(PrefetchCall{{tokens.begin(), tokens.end()}, position});
+  local_.prefetch(tokens, position);
 }
 
 int32_t LeadingModel::start_sequence(int32_t sequence, const SequenceStart& start) {

@@ -34,15 +34,19 @@ class LeadingModel final : public StepModel {
   int32_t max_context() const override { return local_.max_context(); }
   int32_t max_step_rows() const override { return local_.max_step_rows(); }
   int32_t max_rollback() const override { return local_.max_rollback(); }
+  int32_t decoder_window() const override { return local_.decoder_window(); }
+  int32_t prefetch_lead() const override { return local_.prefetch_lead(); }
+  TableCounters table_counters() const override { return local_.table_counters(); }
   int32_t longest_sequence() const override { return local_.longest_sequence(); }
   int32_t max_drafts() const override { return local_.max_drafts(); }
   bool has_room(std::span<const SequenceLength> lengths) const override { return local_.has_room(lengths); }
   CacheOccupancy cache_occupancy() const override { return local_.cache_occupancy(); }
 
-  // Like the model's own; and RankLost when the group has fallen apart, except from close_sequence, which has
-  // nothing left to do then.
+  // Like the model's own; and RankLost when the group has fallen apart, except from close_sequence and prefetch,
+  // which have nothing left to do then.
   void open_sequence(int32_t sequence) override;
   void close_sequence(int32_t sequence) override;
+  void prefetch(std::span<const int32_t> tokens, int32_t position) override;
   int32_t start_sequence(int32_t sequence, const SequenceStart& start) override;
   std::span<const float> run(std::span<const StepRow> rows) override;
   Drafts draft(std::span<const DraftRequest> requests) override;
@@ -52,6 +56,8 @@ class LeadingModel final : public StepModel {
 
  private:
   void send(const StepCall& call);
+  // Sends a call that must not throw.
+  void send_if_whole(const StepCall& call);
   // Sends the call, then makes it here.
   template <typename Work>
   auto lead(const StepCall& call, const Work& work);

@@ -58,6 +58,17 @@ struct CloseCall {
   void replay(StepModel& model) const { model.close_sequence(sequence); }
 };
 
+struct PrefetchCall {
+  std::vector<int32_t> tokens;
+  int32_t position = 0;
+  template <typename Archive>
+  void fields(Archive& archive) {
+    archive(tokens);
+    archive(position);
+  }
+  void replay(StepModel& model) const { model.prefetch(tokens, position); }
+};
+
 struct RunCall {
   std::vector<StepRow> rows;
   template <typename Archive>
@@ -67,6 +78,7 @@ struct RunCall {
       archive(row.token);
       archive(row.position);
       archive(row.wants_logits);
+      archive(row.encoder_only);
     });
   }
   void replay(StepModel& model) const { model.run(rows); }
@@ -93,7 +105,7 @@ struct DraftCall {
   void replay(StepModel& model) const { model.draft(requests); }
 };
 
-using StepCall = std::variant<StopCall, OpenCall, StartCall, CloseCall, RunCall, DraftCall>;
+using StepCall = std::variant<StopCall, OpenCall, StartCall, CloseCall, PrefetchCall, RunCall, DraftCall>;
 
 void write_call(ByteWriter& out, const StepCall& call);
 // Throws Error for bytes that are no call.

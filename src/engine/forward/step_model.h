@@ -9,14 +9,22 @@
 // Rows of one sequence are contiguous within a step, at consecutive ascending positions. The first position
 // of a step may lie below the sequence's length, by at most max_rollback(), or be 0: the rows from there on
 // are replaced (a rejected draft, a truncated history). Rows that break these rules are a programming error.
-// A row's result never depends on the other sequences of the step, on how a prompt was cut into steps, or on
-// the thread count.
+// Rows at the beginning of a prompt may be marked encoder_only, all but the last decoder_window() of them:
+// they leave what later rows read of them for ever (compressed entries, index keys, the encoder layers'
+// windows) and nothing else. Which rows those are must follow from the prompt alone:
+//
+//   row.encoder_only = may_skip_decoder(model, row.position, prompt_length);
+//
+// The same rows are marked again when the sequence is computed anew (after preemption), so that its answer
+// stays the same. A row's result never depends on the other sequences of the step, on how a prompt was cut
+// into steps, or on the thread count.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <span>
 
+#include "engine/checkpoint/table_reader.h"
 #include "engine/numeric/token_distribution.h"
 
 namespace spark::engine {
@@ -26,6 +34,8 @@ struct StepRow {
   int32_t token = 0;     // 0 .. vocab_size() - 1
   int32_t position = 0;  // absolute, 0-based; at most the sequence's current length
   bool wants_logits = false;
+  // Of the rows of a sequence in a step only the first may be, and none that wants logits.
+  bool encoder_only = false;
 };
 
 // What is known of a sequence when it begins.
@@ -80,10 +90,24 @@ class StepModel {
   virtual int32_t max_step_rows() const = 0;  // rows of one step, all sequences together
   // Tokens by which a sequence may be cut back; 0: it can only grow or start again.
   virtual int32_t max_rollback() const { return 0; }
+  // Rows at the end of a prompt that must not be encoder_only; 0: the model takes no encoder_only rows.
+  virtual int32_t decoder_window() const { return 0; }
 
   // Makes the slot an empty sequence. Opening an open slot or closing a closed one is a programming error.
   virtual void open_sequence(int32_t sequence) = 0;
   virtual void close_sequence(int32_t sequence) = 0;
+
+  // A hint that changes no result: tokens that steps to come will have, consecutive ones of a sequence, the
+  // first at `position`; unless that is 0, the first prefetch_lead() of them only lead up to the others. What
+  // the model needs from disk for them is read in the background. A scheduler calls it as soon as it knows
+  // tokens that the running step does not have: the next chunk of a prompt, a draft.
+  virtual void prefetch(std::span<const int32_t> tokens, int32_t position) {
+    (void)tokens;
+    (void)position;
+  }
+  virtual int32_t prefetch_lead() const { return 0; }
+  // Reads of tables so far; from any thread.
+  virtual TableCounters table_counters() const { return {}; }
 
   // Opens the slot with the longest cached prefix of the tokens. Returns its length, less than the number of
   // tokens: the sequence's rows go on from there, and what they compute is what they would have computed
@@ -115,5 +139,10 @@ class StepModel {
   // longer, and changes no sequence. Valid until the next call of draft(). Throws Error like run().
   virtual Drafts draft(std::span<const DraftRequest>) { return {}; }
 };
+
+// `prompt_length` is that of the request, also when tokens of its answer are computed anew behind the prompt.
+inline bool may_skip_decoder(const StepModel& model, int64_t position, int64_t prompt_length) {
+  return model.decoder_window() > 0 && position < prompt_length - model.decoder_window();
+}
 
 }  // namespace spark::engine

@@ -183,6 +183,7 @@ void Engine::Worker::admit() {
 void Engine::Worker::step() {
   plan();
   if (rows_.empty()) return;
+  prefetch();
   try {
     advance(model_.run(rows_));
   } catch (const Error& error) {
@@ -205,10 +206,28 @@ void Engine::Worker::plan() {
   const StepPlan plan = plan_step(views_, {.rows = options_.max_step_rows});
   for (const PlannedRows& planned : plan.rows) {
     Sequence& sequence = *running_[static_cast<size_t>(planned.sequence)];
+    const size_t first = rows_.size();
     if (sequence.add_rows(planned.rows, planned.drafts, rows_) > 0) chosen_.push_back(&sequence);
+    for (size_t i = first; i < rows_.size(); ++i) {
+      rows_[i].encoder_only = may_skip_decoder(model_, rows_[i].position, sequence.record().prompt_tokens);
+    }
   }
   if (options_.observer != nullptr && !rows_.empty()) {
     options_.observer->on_step(plan.prefill_rows, plan.decode_rows);
+  }
+}
+
+// While this step runs, the model may read what the next chunks of its prompts need.
+void Engine::Worker::prefetch() {
+  for (const SequencePointer& sequence : running_) {
+    const int32_t computed = sequence->length() - sequence->pending();
+    const int32_t begin = std::max(computed, sequence->announced());
+    const int32_t end = std::min(sequence->length(), computed + options_.max_step_rows);
+    if (begin >= end) continue;
+    sequence->announce(end);
+    const int32_t from = std::max(0, begin - model_.prefetch_lead());
+    model_.prefetch(sequence->tokens().subspan(static_cast<size_t>(from), static_cast<size_t>(end - from)),
+                    from);
   }
 }
 

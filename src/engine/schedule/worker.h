@@ -45,6 +45,7 @@ class Engine::Worker {
   void admit();
   void step();
   void plan();
+  void prefetch();
   void advance(std::span<const float> logits);
   void fail_step(const std::string& what);
   void finish_all(FinishReason reason, const std::string& error);
