@@ -108,11 +108,6 @@ ssize_t write_quietly(int fd, std::string_view bytes) {
 
 }  // namespace
 
-void Descriptor::close() {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
-}
-
 ChildProcess::ChildProcess(const std::vector<std::string>& arguments, const ChildOptions& options) {
   SPARK_CHECK(!arguments.empty());
   const std::string& name = arguments.front();

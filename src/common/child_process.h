@@ -20,35 +20,9 @@
 #include <string_view>
 #include <vector>
 
+#include "common/descriptor.h"
+
 namespace spark {
-
-// Owns a file descriptor.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    if (this != &other) {
-      reset(other.fd_);
-      other.fd_ = -1;
-    }
-    return *this;
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() { close(); }
-
-  int get() const { return fd_; }
-  bool open() const { return fd_ >= 0; }
-  void reset(int fd) {
-    close();
-    fd_ = fd;
-  }
-  void close();
-
- private:
-  int fd_;
-};
 
 struct ChildOptions {
   std::string directory = {};                 // working directory; empty: this process's
