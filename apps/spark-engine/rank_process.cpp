@@ -77,7 +77,7 @@ void RankProcess::join(const EngineFlags& flags) {
   options.events.lost = [this](const engine::LostRank& lost) { on_lost(lost); };
   options.events.stop_requested = [this](int32_t rank) { on_stop_request(rank); };
   group_ = std::make_unique<engine::RankGroup>(std::move(options));
-  listener_.reset();
+  listener_.close();
 }
 
 void RankProcess::start_children(const EngineFlags& flags, uint16_t port) {

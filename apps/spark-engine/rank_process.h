@@ -74,7 +74,7 @@ class RankProcess {
   const int32_t ranks_;
   const double drain_timeout_s_;
   ChildRanks children_;
-  engine::Descriptor listener_;
+  Descriptor listener_;
   std::unique_ptr<engine::LeadingModel> leading_;
 
   std::mutex mutex_;

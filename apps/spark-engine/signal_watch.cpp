@@ -34,7 +34,8 @@ void tell(int) {
 }  // namespace
 
 SignalWatch::SignalWatch(std::function<void(int)> on_signal) {
-  if (::pipe2(pipe_, O_CLOEXEC) != 0) throw Error(std::string("cannot create a pipe: ") + std::strerror(errno));
+  if (::pipe2(pipe_, O_CLOEXEC) != 0)
+    throw Error(std::string("cannot create a pipe: ") + std::strerror(errno));
   g_signal_fd = pipe_[1];
   thread_ = std::thread([fd = pipe_[0], on_signal = std::move(on_signal)] {
     int count = 0;

@@ -38,7 +38,8 @@ std::vector<std::vector<int32_t>> random_prompts(int32_t vocab) {
   return prompts;
 }
 
-std::vector<float> last_row(StepModel& model, int32_t sequence, const std::vector<int32_t>& tokens, int32_t from) {
+std::vector<float> last_row(StepModel& model, int32_t sequence, const std::vector<int32_t>& tokens,
+                            int32_t from) {
   std::vector<float> logits;
   const auto step = static_cast<size_t>(model.max_step_rows());
   for (size_t begin = 0; begin < tokens.size(); begin += step) {
@@ -71,19 +72,26 @@ Answer answer(StepModel& model, const std::vector<int32_t>& prompt, int32_t sequ
   return result;
 }
 
-// Gives the work a model over so many ranks.
+using Wrap = std::function<std::unique_ptr<Communicator>(Communicator&)>;
+
+// Gives the work a model over so many ranks, whose communicators `wrap` may put something around.
 void with_ranks(int32_t ranks, const std::string& folder, const std::string& backend,
-                const std::function<void(StepModel&)>& work) {
+                const std::function<void(StepModel&)>& work, const Wrap& wrap = {}) {
   const auto load = [&](Communicator* communicator) {
-    return load_model(
-        {.folder = folder, .backend = backend, .threads = 1, .limits = kLimits, .communicator = communicator});
+    return load_model({.folder = folder,
+                       .backend = backend,
+                       .threads = 1,
+                       .limits = kLimits,
+                       .communicator = communicator});
   };
   if (ranks == 1) {
     const auto model = load(nullptr);
     return work(*model);
   }
   on_ranks(ranks, [&](Transport& transport) {
-    HostCommunicator communicator(transport, 4096);  // both kinds of sums occur
+    HostCommunicator host(transport, 4096);  // both kinds of sums occur
+    const auto wrapped = wrap ? wrap(host) : nullptr;
+    Communicator& communicator = wrapped == nullptr ? host : *wrapped;
     const auto model = load(&communicator);
     if (transport.rank() != 0) return follow(*model, communicator, transport);
     LeadingModel leading(*model, communicator, transport);
@@ -115,7 +123,7 @@ struct Comparison {
   std::vector<double> distances;  // relative L2 of rows that saw the same tokens
   size_t equal_ids = 0;
   size_t ids = 0;
-  double worst_margin = 0;  // of the rows whose largest logit differs
+  double worst_excess = 0;  // of rows whose largest logit differs: margin over distance
   size_t equal_drafts = 0;
   size_t drafts = 0;
 };
@@ -125,10 +133,11 @@ Comparison compare(const std::vector<Answer>& one, const std::vector<Answer>& ma
   for (size_t p = 0; p < one.size(); ++p) {
     for (size_t i = 0; i < one[p].logits.size(); ++i) {
       const std::vector<float>& want = one[p].logits[i];
-      result.distances.push_back(golden::relative_l2(many[p].logits[i].data(), want.data(), want.size()));
+      const double distance = golden::relative_l2(many[p].logits[i].data(), want.data(), want.size());
+      result.distances.push_back(distance);
       ++result.ids;
       if (argmax(want) != argmax(many[p].logits[i])) {
-        result.worst_margin = std::max(result.worst_margin, margin(want));
+        result.worst_excess = std::max(result.worst_excess, margin(want) / distance);
         break;  // other tokens follow from here on
       }
       ++result.equal_ids;
@@ -143,20 +152,31 @@ Comparison compare(const std::vector<Answer>& one, const std::vector<Answer>& ma
   return result;
 }
 
-void expect_close(const char* name, int32_t ranks, const Comparison& got, double median_limit, double row_limit) {
+// The ranks' partial results are rounded to BF16 before they are added up, twice in each layer, and these
+// small models amplify every rounding: the golden set's own noise between two orders of FP32 sums is 0.045 in
+// the median and 0.19 in the worst row at 300 tokens. A likeliest token may differ only where the runner-up
+// is closer than the rounding.
+constexpr double kMedianLimit = 0.09;
+constexpr double kRowLimit = 0.30;
+constexpr double kExcessLimit = 4;
+
+void expect_close(const char* name, int32_t ranks, const Comparison& got) {
   const double median = got.distances[got.distances.size() / 2];
-  std::printf("  %s, %d ranks: %zu of %zu ids equal (margin of the others up to %.4f), %zu of %zu drafts; "
-              "logits: median %.4f, worst %.4f\n",
-              name, ranks, got.equal_ids, got.ids, got.worst_margin, got.equal_drafts, got.drafts, median,
-              got.distances.back());
-  EXPECT_LE(median, median_limit);
-  EXPECT_LE(got.distances.back(), row_limit);
+  std::printf(
+      "  %s, %d ranks: %zu of %zu ids equal (margin of the others up to %.2f of the distance), %zu of %zu "
+      "drafts; logits: median %.4f, worst %.4f\n",
+      name, ranks, got.equal_ids, got.ids, got.worst_excess, got.equal_drafts, got.drafts, median,
+      got.distances.back());
+  EXPECT_LE(median, kMedianLimit);
+  EXPECT_LE(got.distances.back(), kRowLimit);
+  EXPECT_LE(got.worst_excess, kExcessLimit);
+  EXPECT_GE(got.equal_ids * 100, got.ids * 95);
+  EXPECT_GE(got.equal_drafts * 100, got.drafts * 92);
 }
 
 int32_t vocabulary_of(const std::string& folder) {
   const std::string path = folder + "/config.json";
-  return static_cast<int32_t>(
-      model::read_model_config(parse_json(read_file(path), path), path).vocab_size);
+  return static_cast<int32_t>(model::read_model_config(parse_json(read_file(path), path), path).vocab_size);
 }
 
 TEST(Ranks, TheGoldenCheckpointGivesTheSameOnOneTwoAndThree) {
@@ -166,7 +186,7 @@ TEST(Ranks, TheGoldenCheckpointGivesTheSameOnOneTwoAndThree) {
   const auto prompts = random_prompts(vocabulary_of(checkpoint));
   const auto one = answers(1, checkpoint, "cpu", prompts);
   for (const int32_t ranks : {2, 3}) {
-    expect_close("golden", ranks, compare(one, answers(ranks, checkpoint, "cpu", prompts)), 0.06, 0.3);
+    expect_close("golden", ranks, compare(one, answers(ranks, checkpoint, "cpu", prompts)));
   }
 }
 
@@ -175,7 +195,7 @@ TEST(Ranks, TheSyntheticCheckpointGivesTheSameOnOneToFour) {
   const auto prompts = random_prompts(vocabulary_of(checkpoint));
   const auto one = answers(1, checkpoint, "cpu", prompts);
   for (const int32_t ranks : {2, 3, 4}) {
-    expect_close("synthetic", ranks, compare(one, answers(ranks, checkpoint, "cpu", prompts)), 0.06, 0.3);
+    expect_close("synthetic", ranks, compare(one, answers(ranks, checkpoint, "cpu", prompts)));
   }
 }
 
@@ -239,7 +259,8 @@ TEST(Ranks, ARankLoadsItsPartOnly) {
       if (stored.contains(tensor.name)) tensors.push_back(tensor);
     }
     for (const auto& part : model::rank_bytes(tensors, model::split_for(config, ranks))) {
-      if (part.component == model::Component::kEngramTable || part.component == model::Component::kVision) continue;
+      if (part.component == model::Component::kEngramTable || part.component == model::Component::kVision)
+        continue;
       expected += part.split + part.replicated;
     }
     std::vector<int64_t> loaded(static_cast<size_t>(ranks));
@@ -260,23 +281,95 @@ TEST(Ranks, ARankLoadsItsPartOnly) {
   }
 }
 
-// Fails the meeting of one rank when told to.
-class FailingCommunicator final : public Communicator {
+class WrappedCommunicator : public Communicator {
  public:
-  explicit FailingCommunicator(Communicator& inner) : inner_(inner) {}
+  explicit WrappedCommunicator(Communicator& inner) : inner_(inner) {}
   int32_t rank() const override { return inner_.rank(); }
   int32_t ranks() const override { return inner_.ranks(); }
   bool recordable() const override { return inner_.recordable(); }
   void sum_rows(uint16_t* x, int32_t rows, int32_t cols) override { inner_.sum_rows(x, rows, cols); }
   void gather_columns(const GatherColumns& args) override { inner_.gather_columns(args); }
   void note(std::span<const uint8_t> call) override { inner_.note(call); }
+  std::string meet(std::string_view failure) override { return inner_.meet(failure); }
+
+ protected:
+  Communicator& inner_;
+};
+
+// Loses what rank 1 adds to one layer's experts: a fault that the comparisons above must be able to see.
+class LossyCommunicator final : public WrappedCommunicator {
+ public:
+  using WrappedCommunicator::WrappedCommunicator;
+  void sum_rows(uint16_t* x, int32_t rows, int32_t cols) override {
+    if (rank() == 1 && sums_++ % 19 == 8) {
+      std::fill_n(x, static_cast<size_t>(rows) * static_cast<size_t>(cols), uint16_t{0});
+    }
+    inner_.sum_rows(x, rows, cols);
+  }
+
+ private:
+  int sums_ = 0;
+};
+
+TEST(Ranks, ALostSummandShows) {
+  const std::string& checkpoint = golden::synthetic_checkpoint();
+  auto prompts = random_prompts(vocabulary_of(checkpoint));
+  prompts.resize(4);
+  const auto one = answers(1, checkpoint, "cpu", prompts);
+  std::vector<Answer> lossy;
+  with_ranks(
+      3, checkpoint, "cpu",
+      [&](StepModel& model) {
+        for (const auto& prompt : prompts) lossy.push_back(answer(model, prompt));
+      },
+      [](Communicator& inner) { return std::make_unique<LossyCommunicator>(inner); });
+  const Comparison got = compare(one, lossy);
+  const double median = got.distances[got.distances.size() / 2];
+  std::printf("  with a summand lost: median %.4f\n", median);
+  EXPECT_GT(median, kMedianLimit);
+}
+
+// The golden set's greedy runs, where margins are wide, are the same on every number of ranks.
+TEST(Ranks, GoldenGreedyIdsAreThoseOfTheReference) {
+  const std::string folder = golden::full_set();
+  if (folder.empty()) GTEST_SKIP() << "the full golden set is not here (SPARK_GOLDEN_DIR)";
+  golden::GoldenFile file(folder + "/generation.safetensors");
+  const Json facts = parse_json(read_file(folder + "/generation.json"), "generation.json");
+  for (const int32_t ranks : {2, 3}) {
+    with_ranks(ranks, folder + "/tiny-checkpoint", "cpu", [&](StepModel& model) {
+      for (const auto& [name, fact] : facts.items()) {
+        const auto prompt = file.get<int32_t>(name + ".prompt");
+        const auto greedy = file.get<int32_t>(name + ".greedy");
+        std::vector<int32_t> ids;
+        model.open_sequence(0);
+        std::vector<int32_t> next(prompt.begin(), prompt.end());
+        int32_t position = 0;
+        while (ids.size() < greedy.size()) {
+          ids.push_back(argmax(last_row(model, 0, next, position)));
+          position += static_cast<int32_t>(next.size());
+          next = {ids.back()};
+        }
+        model.close_sequence(0);
+        const auto equal = std::mismatch(ids.begin(), ids.end(), greedy.begin()).first - ids.begin();
+        std::printf("  %d ranks, %-5s greedy: %td of %zu ids equal\n", ranks, name.c_str(), equal,
+                    ids.size());
+        EXPECT_GE(equal, fact.at("robust").get<bool>() ? static_cast<std::ptrdiff_t>(greedy.size()) : 16)
+            << name;
+      }
+    });
+  }
+}
+
+// Fails the meeting of one rank when told to.
+class FailingCommunicator final : public WrappedCommunicator {
+ public:
+  using WrappedCommunicator::WrappedCommunicator;
   std::string meet(std::string_view failure) override {
     const bool fails = rank() == 1 && ++meetings_ == 2;
     return inner_.meet(fails ? "cannot read a table" : failure);
   }
 
  private:
-  Communicator& inner_;
   int meetings_ = 0;
 };
 

@@ -29,9 +29,7 @@ class ByteWriter {
     number(static_cast<uint32_t>(bytes.size()));
     append(bytes.data(), bytes.size());
   }
-  void text(const std::string& text) {
-    block({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
-  }
+  void text(const std::string& text) { block({reinterpret_cast<const uint8_t*>(text.data()), text.size()}); }
   // Elements without padding bytes, after their count.
   template <typename T>
   void array(std::span<const T> elements) {

@@ -25,8 +25,8 @@ struct GatherColumns {
   int32_t rows = 0;
   int32_t part_cols = 0;
   int32_t all_cols = 0;
-  int32_t element_bytes = 0;  // 2 or 4
-  void* all = nullptr;        // [rows][all_cols]
+  int32_t element_bytes = 0;     // 2 or 4
+  void* all = nullptr;           // [rows][all_cols]
   bool first_rank_only = false;  // the other ranks leave `all` as it is
 };
 

@@ -55,20 +55,6 @@ Addresses resolve(const std::string& address, uint16_t port, std::string& why) {
 
 }  // namespace
 
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  if (this != &other) {
-    reset();
-    fd_ = other.fd_;
-    other.fd_ = -1;
-  }
-  return *this;
-}
-
-void Descriptor::reset() {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
-}
-
 FrameSocket::FrameSocket(Descriptor descriptor)
     : descriptor_(std::move(descriptor)), peer_(peer_name(descriptor_.get())) {
   const int on = 1;
@@ -151,8 +137,8 @@ Descriptor listen_on(const std::string& address, uint16_t port) {
   for (const addrinfo* each = list.get(); each != nullptr; each = each->ai_next) {
     Descriptor socket(::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, each->ai_protocol));
     const int on = 1;
-    if (socket.valid()) ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (socket.valid() && ::bind(socket.get(), each->ai_addr, each->ai_addrlen) == 0 &&
+    if (socket.open()) ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (socket.open() && ::bind(socket.get(), each->ai_addr, each->ai_addrlen) == 0 &&
         ::listen(socket.get(), 128) == 0) {
       ::fcntl(socket.get(), F_SETFL, O_NONBLOCK);
       return socket;
@@ -180,7 +166,7 @@ Descriptor connect_to(const std::string& address, uint16_t port, int timeout_ms,
   for (const addrinfo* each = list.get(); each != nullptr; each = each->ai_next) {
     Descriptor socket(
         ::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, each->ai_protocol));
-    if (!socket.valid()) continue;
+    if (!socket.open()) continue;
     if (::connect(socket.get(), each->ai_addr, each->ai_addrlen) == 0) return socket;
     int fault = errno;
     if (fault == EINPROGRESS) {

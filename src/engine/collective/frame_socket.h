@@ -13,23 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "common/descriptor.h"
+
 namespace spark::engine {
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() { reset(); }
-  int get() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-  void reset();
-
- private:
-  int fd_;
-};
 
 enum class FrameKind : uint16_t {
   kHello = 1,    // to rank 0: settings and address
@@ -81,7 +67,7 @@ class FrameSocket {
 // Sockets for an address such as "10.0.0.1" or "node1". Throw Error.
 Descriptor listen_on(const std::string& address, uint16_t port);
 uint16_t port_of(const Descriptor& listener);
-// Not valid, and `why` set, when nobody answers within the time.
+// Not open, and `why` set, when nobody answers within the time.
 Descriptor connect_to(const std::string& address, uint16_t port, int timeout_ms, std::string& why);
 
 }  // namespace spark::engine

@@ -24,7 +24,10 @@ class Membership::Impl {
  public:
   Impl(int32_t rank, std::vector<RankConnection> connections, MembershipEvents events,
        const MembershipOptions& options)
-      : rank_(rank), events_(std::move(events)), options_(options), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      : rank_(rank),
+        events_(std::move(events)),
+        options_(options),
+        wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     const double now = monotonic_s();
     for (RankConnection& connection : connections) {
       peers_.push_back({connection.rank, std::move(connection.socket), now});
@@ -149,7 +152,8 @@ class Membership::Impl {
     }
     if (!open || !peer.socket.fault().empty()) {
       peer.left = true;
-      if (!said_goodbye_) lose({peer.rank, peer.socket.fault().empty() ? "its connection ended" : peer.socket.fault()});
+      if (!said_goodbye_)
+        lose({peer.rank, peer.socket.fault().empty() ? "its connection ended" : peer.socket.fault()});
     } else if (now - peer.heard > options_.silence_s) {
       char why[64];
       std::snprintf(why, sizeof why, "no sign of life for %.2f s", now - peer.heard);

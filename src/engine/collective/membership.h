@@ -1,5 +1,5 @@
-// Who of the group is alive: a thread of its own, on the connections of the rendezvous, so that neither a long
-// step nor an idle hour hides that a rank is gone.
+// Who of the group is alive: a thread of its own, on the connections of the rendezvous, so that neither a
+// long step nor an idle hour hides that a rank is gone.
 //
 //   Membership membership(rank, std::move(meeting.connections), {.lost = [](const LostRank& lost) { ... }});
 //   membership.leave();      // the orderly end

@@ -15,7 +15,8 @@ Meeting meet_ranks(const RankGroupOptions& options, const std::vector<uint8_t>& 
 }  // namespace
 
 RankGroup::RankGroup(RankGroupOptions options)
-    : transport_(options.settings.rank, options.settings.ranks, options.transport), communicator_(transport_) {
+    : transport_(options.settings.rank, options.settings.ranks, options.transport),
+      communicator_(transport_) {
   Meeting meeting = meet_ranks(options, transport_.address());
   MembershipEvents events = options.events;
   events.lost = [this, lost = std::move(events.lost)](const LostRank& rank) {

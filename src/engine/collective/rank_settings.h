@@ -1,7 +1,7 @@
 // What the ranks of a group must agree on before they start, and how two of them disagree.
 //
-//   RankSettings settings{.rank = 1, .ranks = 3, .settings = {{"version", "0.1.0"}, {"--max-num-seqs", "8"}}};
-//   disagreement(settings_of_rank_0, settings);   // "--max-num-seqs is 8, on rank 0 16"; empty: none
+//   RankSettings settings{.rank = 1, .ranks = 3, .settings = {{"version", "0.1.0"}, {"--max-num-seqs",
+//   "8"}}}; disagreement(settings_of_rank_0, settings);   // "--max-num-seqs is 8, on rank 0 16"; empty: none
 #pragma once
 
 #include <cstdint>

@@ -118,14 +118,16 @@ class Gathering {
 
   [[noreturn]] void fail_late() const {
     throw Error(missing_names() + " did not join within " + seconds(options_.timeout_s), "rank 0",
-                refusal_.empty() ? "start them with the same --master-addr and --master-port, and see what they print"
-                                 : "the last refusal was: " + refusal_);
+                refusal_.empty()
+                    ? "start them with the same --master-addr and --master-port, and see what they print"
+                    : "the last refusal was: " + refusal_);
   }
 
   void wait() {
     std::vector<pollfd> waits = {{listener_.get(), POLLIN, 0}};
     for (const Stranger& stranger : strangers_) waits.push_back({stranger.socket.fd(), POLLIN, 0});
-    for (const RankConnection& member : meeting_.connections) waits.push_back({member.socket.fd(), POLLIN, 0});
+    for (const RankConnection& member : meeting_.connections)
+      waits.push_back({member.socket.fd(), POLLIN, 0});
     ::poll(waits.data(), waits.size(), kTickMs);
     listen_to_strangers();
     drop_members_that_left();
@@ -135,7 +137,7 @@ class Gathering {
   void accept() {
     while (strangers_.size() < kMaxStrangers) {
       Descriptor accepted(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!accepted.valid()) return;
+      if (!accepted.open()) return;
       strangers_.push_back({FrameSocket(std::move(accepted)), monotonic_s()});
     }
     // Full of connections that say nothing: the oldest makes room.
@@ -260,7 +262,7 @@ Meeting join_ranks(const std::string& master_address, uint16_t master_port, cons
     }
     if (!socket) {
       Descriptor connected = connect_to(master_address, master_port, kConnectMs, why);
-      if (!connected.valid()) {
+      if (!connected.open()) {
         std::this_thread::sleep_for(std::chrono::duration<double>(kRetryS));
         continue;
       }

@@ -20,7 +20,8 @@ void together(const Communicator& communicator, const Work& work) {
   } catch (const RankLost&) {
     throw;
   } catch (const std::exception& error) {
-    throw RankLost("rank " + std::to_string(communicator.rank()) + " failed in the middle of a step: " + error.what());
+    throw RankLost("rank " + std::to_string(communicator.rank()) +
+                   " failed in the middle of a step: " + error.what());
   }
 }
 

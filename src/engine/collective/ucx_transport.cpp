@@ -97,7 +97,8 @@ class UcxTransport::Impl {
   }
 
   void wait() {
-    const auto sleep_at = Clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(options_.spin_us * 1e3));
+    const auto sleep_at =
+        Clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(options_.spin_us * 1e3));
     for (;;) {
       if (aborted_.load(std::memory_order_acquire)) throw RankLost(reason());
       while (::ucp_worker_progress(worker_) != 0) {
@@ -190,8 +191,8 @@ class UcxTransport::Impl {
     pollfd wait{abort_fd_, POLLIN, 0};
     ::poll(&wait, 1, kReasonWaitMs);
     if (aborted_.load(std::memory_order_acquire)) throw RankLost(reason());
-    const std::string why = "the connection to rank " + std::to_string(peer) + " broke: " +
-                            ucs_status_string(status);
+    const std::string why =
+        "the connection to rank " + std::to_string(peer) + " broke: " + ucs_status_string(status);
     abort(why);
     throw RankLost(why);
   }

@@ -22,7 +22,7 @@
 namespace spark::engine {
 
 struct UcxOptions {
-  double spin_us = 20;       // before a wait sleeps
+  double spin_us = 20;        // before a wait sleeps
   bool shared_memory = true;  // between ranks of one machine
 };
 

@@ -41,10 +41,10 @@ struct InjectedRows {
 
 class Decoder final : public StepModel {
  public:
-  // `token_classes` is the Engram token map. This is the part of the model that the communicator's rank holds;
-  // all ranks are called alike, and only rank 0 has logits to return. Throws Error for a checkpoint that does
-  // not fit its configuration or cannot be split so, and when the backend has no room. The communicator
-  // outlives the decoder.
+  // `token_classes` is the Engram token map. This is the part of the model that the communicator's rank
+  // holds; all ranks are called alike, and only rank 0 has logits to return. Throws Error for a checkpoint
+  // that does not fit its configuration or cannot be split so, and when the backend has no room. The
+  // communicator outlives the decoder.
   Decoder(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
           const model::ModelConfig& config, std::vector<int32_t> token_classes, const CacheLimits& limits,
           Communicator& communicator, const TableReaderOptions& engram = {});

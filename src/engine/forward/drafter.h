@@ -8,9 +8,9 @@
 // to one vector, and each drafter block stores a window record made from it. Rows of rejected drafts are
 // overwritten when their positions run again; a draft never looks beyond the position it is given.
 // Draft side: one block of rows [anchor, noise, noise, ..] runs through the drafter's blocks; all rows see
-// the same window and all of the block. Each draft then depends on the ones before it through the Markov bias,
-// so drafts drawn at random are drawn place by place, here on the host: the distribution that a draft was drawn
-// from goes out with it.
+// the same window and all of the block. Each draft then depends on the ones before it through the Markov
+// bias, so drafts drawn at random are drawn place by place, here on the host: the distribution that a draft
+// was drawn from goes out with it.
 #pragma once
 
 #include <cstdint>
@@ -75,7 +75,7 @@ class Drafter {
   bool logits_wanted_ = false;     // by a test
   int32_t* tokens_ = nullptr;
   float* confidence_ = nullptr;
-  QuantisedRows aux_q_;           // context side, [step rows]
+  QuantisedRows aux_q_;            // context side, [step rows]
   uint16_t* main_part_ = nullptr;  // BF16 [step rows][outputs of the rank]
   uint16_t* main_raw_ = nullptr;   // BF16 [step rows][D]; the same with one rank
   uint16_t* main_x_ = nullptr;

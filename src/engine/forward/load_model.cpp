@@ -88,10 +88,10 @@ std::unique_ptr<Decoder> load_model(const LoadOptions& options, std::unique_ptr<
   const model::ModelConfig config = model::read_model_config(parse_json(read_file(path), path), path);
   check_limits(options.limits, config);
   static SoloCommunicator solo;
-  auto model = std::make_unique<Decoder>(
-      std::move(backend), std::make_unique<Checkpoint>(options.folder), config,
-      token_classes(config, options.folder), options.limits,
-      options.communicator == nullptr ? solo : *options.communicator, options.engram);
+  auto model = std::make_unique<Decoder>(std::move(backend), std::make_unique<Checkpoint>(options.folder),
+                                         config, token_classes(config, options.folder), options.limits,
+                                         options.communicator == nullptr ? solo : *options.communicator,
+                                         options.engram);
   if (options.exact_prefill) model->use_exact_prefill();
   return model;
 }

@@ -22,7 +22,8 @@ struct LoadOptions {
   CacheLimits limits;
   TableReaderOptions engram = {};
   bool exact_prefill = false;  // all layers for all rows of a prompt
-  Communicator* communicator = nullptr;  // of the group that this is a rank of; outlives the model. Null: alone
+  Communicator* communicator =
+      nullptr;  // of the group that this is a rank of; outlives the model. Null: alone
 };
 
 // The backends of this build.

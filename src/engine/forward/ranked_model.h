@@ -42,8 +42,8 @@ class LeadingModel final : public StepModel {
   bool has_room(std::span<const SequenceLength> lengths) const override { return local_.has_room(lengths); }
   CacheOccupancy cache_occupancy() const override { return local_.cache_occupancy(); }
 
-  // Like the model's own; and RankLost when the group has fallen apart, except from close_sequence and prefetch,
-  // which have nothing left to do then.
+  // Like the model's own; and RankLost when the group has fallen apart, except from close_sequence and
+  // prefetch, which have nothing left to do then.
   void open_sequence(int32_t sequence) override;
   void close_sequence(int32_t sequence) override;
   void prefetch(std::span<const int32_t> tokens, int32_t position) override;

@@ -9,9 +9,7 @@ class Writing {
  public:
   explicit Writing(ByteWriter& out) : out_(out) {}
   template <typename T>
-  void operator()(T value)
-    requires std::is_arithmetic_v<T>
-  {
+  void operator()(T value) requires std::is_arithmetic_v<T> {
     out_.number(value);
   }
   void operator()(const std::vector<int32_t>& values) { out_.array(std::span<const int32_t>(values)); }
@@ -29,9 +27,7 @@ class Reading {
  public:
   explicit Reading(ByteReader& in) : in_(in) {}
   template <typename T>
-  void operator()(T& value)
-    requires std::is_arithmetic_v<T>
-  {
+  void operator()(T& value) requires std::is_arithmetic_v<T> {
     value = in_.number<T>();
   }
   void operator()(std::vector<int32_t>& values) { values = in_.array<int32_t>(); }
@@ -63,7 +59,8 @@ StepCall read_kind(size_t kind, ByteReader& in) {
 void write_call(ByteWriter& out, const StepCall& call) {
   out.number(static_cast<uint8_t>(call.index()));
   Writing writing(out);
-  // Reading and writing share `fields`, which therefore takes a call that may change; writing changes nothing.
+  // Reading and writing share `fields`, which therefore takes a call that may change; writing changes
+  // nothing.
   std::visit([&](auto& each) { each.fields(writing); }, const_cast<StepCall&>(call));
 }
 

@@ -18,10 +18,8 @@ WeightShards::WeightShards(const Checkpoint& checkpoint, const std::vector<model
 
 WeightPart WeightShards::part(const std::string& name) {
   const TensorView view = checkpoint_.tensor(name);
-  WeightPart part{.dtype = view.dtype,
-                  .shape = {view.shape.begin(), view.shape.end()},
-                  .bytes = view.bytes,
-                  .copy = {}};
+  WeightPart part{
+      .dtype = view.dtype, .shape = {view.shape.begin(), view.shape.end()}, .bytes = view.bytes, .copy = {}};
   if (const auto found = cut_.find(name); found != cut_.end()) {
     const model::Slice slice = model::slice_of(found->second, split_, rank_);
     const auto axis = static_cast<size_t>(slice.axis);

@@ -21,9 +21,9 @@ namespace spark::engine {
 
 struct WeightPart {
   model::Dtype dtype = model::Dtype::kBf16;
-  std::vector<int64_t> shape;       // this rank's
-  std::span<const uint8_t> bytes;   // in the checkpoint's map, or in `copy`
-  std::vector<uint8_t> copy;        // empty when the part lies in one piece in the checkpoint
+  std::vector<int64_t> shape;      // this rank's
+  std::span<const uint8_t> bytes;  // in the checkpoint's map, or in `copy`
+  std::vector<uint8_t> copy;       // empty when the part lies in one piece in the checkpoint
 };
 
 class WeightShards {

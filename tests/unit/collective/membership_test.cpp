@@ -19,9 +19,10 @@ namespace {
 constexpr const char* kHere = "127.0.0.1";
 
 RankSettings settings_of(int32_t rank, int32_t ranks = 3) {
-  return {.rank = rank,
-          .ranks = ranks,
-          .settings = {{"the release", "1"}, {"the checkpoint's fingerprint", "abc"}, {"--max-num-seqs", "8"}}};
+  return {
+      .rank = rank,
+      .ranks = ranks,
+      .settings = {{"the release", "1"}, {"the checkpoint's fingerprint", "abc"}, {"--max-num-seqs", "8"}}};
 }
 
 std::vector<uint8_t> address_of(int32_t rank) {
@@ -37,8 +38,9 @@ std::vector<Meeting> meet(int32_t ranks, const std::function<void(uint16_t port)
   const Descriptor listener = listen_on(kHere, 0);
   const uint16_t port = port_of(listener);
   std::vector<std::future<Meeting>> joins;
-  std::future<Meeting> gather = std::async(
-      std::launch::async, [&] { return gather_ranks(listener, settings_of(0, ranks), address_of(0), quick()); });
+  std::future<Meeting> gather = std::async(std::launch::async, [&] {
+    return gather_ranks(listener, settings_of(0, ranks), address_of(0), quick());
+  });
   if (meanwhile) meanwhile(port);
   for (int32_t rank = 1; rank < ranks; ++rank) {
     joins.push_back(std::async(std::launch::async, [=] {
@@ -117,7 +119,8 @@ TEST(Rendezvous, RefusesARankThatHasJoined) {
     try {
       join->get();
     } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("rank 1 has joined already"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("rank 1 has joined already"), std::string::npos)
+          << error.what();
       ++refused;
     }
   }
@@ -158,7 +161,7 @@ TEST(Rendezvous, StrangersDoNoHarm) {
     std::vector<Descriptor> open;
     for (int i = 0; i < 150; ++i) {
       Descriptor stranger = connect_to(kHere, port, 1000, why);
-      ASSERT_TRUE(stranger.valid()) << why;
+      ASSERT_TRUE(stranger.open()) << why;
       std::vector<uint8_t> bytes;
       if (i % 5 == 1) bytes.assign({'G', 'E', 'T', ' ', '/', '\r', '\n', '\r', '\n', 0, 0, 0, 0, 0, 0, 0, 0});
       if (i % 5 > 1) {
@@ -211,8 +214,8 @@ class Group {
     auto meetings = meet(ranks);
     for (int32_t rank = 0; rank < ranks; ++rank) {
       const auto at = static_cast<size_t>(rank);
-      members.push_back(std::make_unique<Membership>(rank, std::move(meetings[at].connections),
-                                                     watched[at].events()));
+      members.push_back(
+          std::make_unique<Membership>(rank, std::move(meetings[at].connections), watched[at].events()));
     }
   }
   std::vector<Watched> watched;

@@ -17,8 +17,8 @@ void on_ucx_ranks(int32_t ranks, bool shared_memory, const std::function<void(Uc
   std::vector<std::unique_ptr<UcxTransport>> transports;
   std::vector<std::vector<uint8_t>> addresses;
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    transports.push_back(
-        std::make_unique<UcxTransport>(rank, ranks, UcxOptions{.spin_us = 2, .shared_memory = shared_memory}));
+    transports.push_back(std::make_unique<UcxTransport>(
+        rank, ranks, UcxOptions{.spin_us = 2, .shared_memory = shared_memory}));
     addresses.push_back(transports.back()->address());
   }
   std::vector<std::thread> threads;
@@ -38,7 +38,8 @@ TEST(UcxTransport, CarriesSumsOfEverySize) {
     on_ucx_ranks(3, shared_memory, [](UcxTransport& transport) {
       HostCommunicator communicator(transport);
       for (const int32_t cols : {1, 100, 5120, 40000, 700001}) {
-        std::vector<uint16_t> x(static_cast<size_t>(cols), transport.rank() == 0 ? 0x3F80 : 0x4000);  // 1, 2, 2
+        std::vector<uint16_t> x(static_cast<size_t>(cols),
+                                transport.rank() == 0 ? 0x3F80 : 0x4000);  // 1, 2, 2
         communicator.sum_rows(x.data(), 1, cols);
         EXPECT_EQ(x, std::vector<uint16_t>(x.size(), 0x40A0)) << cols;  // 5
       }

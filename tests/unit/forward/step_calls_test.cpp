@@ -14,7 +14,8 @@ std::vector<uint8_t> written(const StepCall& call) {
 }
 
 std::vector<StepCall> every_call() {
-  DraftRequest drawn{.sequence = 3, .anchor = 7, .position = 99, .filter = {.temperature = 0.7, .top_p = 0.9}};
+  DraftRequest drawn{
+      .sequence = 3, .anchor = 7, .position = 99, .filter = {.temperature = 0.7, .top_p = 0.9}};
   drawn.filter.top_k = 5;
   drawn.filter.min_p = 0.01;
   for (size_t i = 0; i < drawn.uniforms.size(); ++i) drawn.uniforms[i] = 0.25 + static_cast<double>(i) / 100;
