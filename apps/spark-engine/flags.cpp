@@ -48,6 +48,7 @@ std::optional<EngineFlags> parse_flags(int argc, char** argv, int& exit_code) {
   CLI::App app("Serves a DeepSeek V4.1 Flash checkpoint over OpenAI's API.", "spark-engine");
   app.set_version_flag("--version", std::string("spark-engine ") + SPARK_VERSION);
   add_model_flags(app, flags);
+  add_speculation_flags(app, flags);
   add_server_flags(app, flags, key_file);
   add_rank_flags(app, flags.ranks);
   const std::map<std::string, LogLevel> levels = {{"debug", LogLevel::kDebug},

@@ -7,6 +7,7 @@
 
 #include "common/log.h"
 #include "engine/forward/load_model.h"
+#include "engine/schedule/speculation_options.h"
 #include "engine/serve/http.h"
 #include "rank_flags.h"
 
@@ -22,6 +23,7 @@ struct EngineFlags {
   std::vector<std::string> served_names;  // empty: the folder's name
   std::vector<std::string> api_keys;
   std::optional<int32_t> max_model_len;  // absent: kDefaultModelLen, or less if the model ends earlier
+  std::optional<std::string> speculative_config;  // absent: as many drafts as the checkpoint offers
   size_t max_queued = 256;
   size_t engram_cache_mib = 256;
   double drain_timeout_s = 30;

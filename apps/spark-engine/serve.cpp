@@ -10,6 +10,7 @@
 #include "common/error.h"
 #include "common/file.h"
 #include "common/units.h"
+#include "engine/schedule/speculation_config.h"
 #include "engine/serve/service.h"
 #include "model/config.h"
 #include "rank_process.h"
@@ -49,6 +50,17 @@ int32_t context_length(const EngineFlags& flags, const model::ModelConfig& confi
                 "--max-model-len");
   }
   return *flags.max_model_len;
+}
+
+engine::SpeculationOptions speculation(const EngineFlags& flags, const model::ModelConfig& config) {
+  const auto offered =
+      static_cast<int32_t>(config.num_nextn_predict_layers > 0 ? config.dspark_block_size : 0);
+  if (flags.speculative_config) {
+    return engine::read_speculation(*flags.speculative_config, offered, flags.ranks.tensor_parallel_size);
+  }
+  engine::SpeculationOptions options;
+  options.max_drafts = offered;
+  return options;
 }
 
 // The ranks of a machine share its cores.
@@ -98,6 +110,7 @@ int serve(EngineFlags flags) {
   options.version = SPARK_VERSION;
   options.engine.eos_token = end_token(config, tokenizer, folder);
   options.engine.max_waiting = flags.max_queued;
+  options.engine.speculation = speculation(flags, config);
   share_cores(flags);
   RankProcess ranks(flags);
   flags.model.communicator = ranks.communicator();
