@@ -60,11 +60,11 @@ std::optional<EngineFlags> parse_flags(int argc, char** argv, int& exit_code) {
       ->default_str("info");
   try {
     app.parse(argc, argv);
+    check_rank_flags(flags.ranks);
   } catch (const CLI::ParseError& error) {
     exit_code = app.exit(error, std::cout, std::cerr) == 0 ? 0 : kUsage;
     return std::nullopt;
   }
-  check_rank_flags(flags.ranks);
   flags.arguments.assign(argv + 1, argv + argc);
   read_keys(flags, key_file);
   return flags;

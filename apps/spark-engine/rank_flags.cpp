@@ -34,22 +34,22 @@ void add_rank_flags(CLI::App& app, RankFlags& ranks) {
 
 void check_rank_flags(const RankFlags& ranks) {
   if (ranks.tensor_parallel_size % ranks.nnodes != 0) {
-    throw Error(std::to_string(ranks.tensor_parallel_size) + " ranks cannot be shared by " +
-                    std::to_string(ranks.nnodes) + " machines evenly",
-                "--tensor-parallel-size", "make it a multiple of --nnodes");
+    throw CLI::ValidationError("--tensor-parallel-size",
+                               std::to_string(ranks.tensor_parallel_size) + " ranks cannot be shared by " +
+                                   std::to_string(ranks.nnodes) + " machines evenly");
   }
   if (ranks.node_rank >= ranks.nnodes) {
-    throw Error("is " + std::to_string(ranks.node_rank) + "; with --nnodes " + std::to_string(ranks.nnodes) +
-                    " the last machine is " + std::to_string(ranks.nnodes - 1),
-                "--node-rank");
+    throw CLI::ValidationError("--node-rank", "is " + std::to_string(ranks.node_rank) + "; with --nnodes " +
+                                                  std::to_string(ranks.nnodes) + " the last machine is " +
+                                                  std::to_string(ranks.nnodes - 1));
   }
   if (ranks.headless && ranks.node_rank == 0) {
-    throw Error("cannot hold for machine 0, which serves the API", "--headless",
-                "give it to the others, or --node-rank to this one");
+    throw CLI::ValidationError(
+        "--headless", "cannot hold for machine 0, which serves the API; give the others --node-rank too");
   }
   if (ranks.local_rank && *ranks.local_rank >= ranks.local_ranks()) {
-    throw Error("is " + std::to_string(*ranks.local_rank) + ", beyond the ranks of this machine",
-                "--local-rank");
+    throw CLI::ValidationError("--local-rank",
+                               "is " + std::to_string(*ranks.local_rank) + ", beyond this machine's ranks");
   }
 }
 

@@ -13,6 +13,7 @@
 #include "engine/schedule/speculation_config.h"
 #include "engine/serve/service.h"
 #include "model/config.h"
+#include "model/split.h"
 #include "rank_process.h"
 #include "text/tokenizer.h"
 
@@ -111,6 +112,7 @@ int serve(EngineFlags flags) {
   options.engine.eos_token = end_token(config, tokenizer, folder);
   options.engine.max_waiting = flags.max_queued;
   options.engine.speculation = speculation(flags, config);
+  model::split_for(config, flags.ranks.tensor_parallel_size);  // throws when the model cannot be split so
   share_cores(flags);
   RankProcess ranks(flags);
   flags.model.communicator = ranks.communicator();
