@@ -69,7 +69,7 @@ class Measurement {
   double least_seconds(const std::function<void()>& work) const {
     work();  // what the first call of a size sets up is not its cost
     double least = 0, spent = 0;
-    for (int32_t i = 0; i < 2 || (i < options_.repetitions && spent < options_.seconds_a_size); ++i) {
+    for (int32_t i = 0; i < 3 || (i < options_.repetitions && spent < options_.seconds_a_size); ++i) {
       const double begin = monotonic_s();
       work();
       const double seconds = monotonic_s() - begin;

@@ -44,9 +44,9 @@ struct StepCosts {
 
 struct CostMeasurement {
   int32_t max_sequences = 1;
-  int32_t max_drafts = 0;       // rows of a sequence beside its own
-  int32_t repetitions = 15;     // the fastest counts
-  double seconds_a_size = 0.3;  // fewer repetitions when they take longer, at least two
+  int32_t max_drafts = 0;        // rows of a sequence beside its own
+  int32_t repetitions = 9;       // the fastest counts
+  double seconds_a_size = 0.05;  // fewer repetitions when they take longer, at least three
 };
 
 // Runs steps of short sequences of real rows: rows of padding would leave the experts out and cost too
