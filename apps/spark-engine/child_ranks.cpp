@@ -29,6 +29,7 @@ constexpr useconds_t kLookUs = 10000;
   ::sigaction(SIGPIPE, &standard, nullptr);
   const int empty = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   ::dup2(empty, 0);
+  ::close_range(3, ~0U, 0);  // the server's sockets are not the child's
   ::execv(kThisProgram, argv);
   ::_exit(127);
 }

@@ -23,15 +23,15 @@ constexpr double kSpinUs = 50;
 constexpr double kNoSpinUs = 2;
 
 // What changes what a rank computes, or which calls it can take.
-engine::RankSettings rank_settings(const EngineFlags& flags) {
-  const engine::CacheLimits& limits = flags.model.limits;
+engine::RankSettings rank_settings(const EngineFlags& flags, const engine::LoadOptions& load) {
+  const engine::CacheLimits& limits = load.limits;
   return {.rank = flags.ranks.rank(),
           .ranks = flags.ranks.tensor_parallel_size,
           .settings = {{"the release", SPARK_VERSION},
                        {"the checkpoint's fingerprint", engine::checkpoint_fingerprint(flags.model.folder)},
                        {"--nnodes", std::to_string(flags.ranks.nnodes)},
-                       {"--backend", flags.model.backend},
-                       {"--exact-prefill", flags.model.exact_prefill ? "on" : "off"},
+                       {"--backend", load.backend},
+                       {"--exact-prefill", load.exact_prefill ? "on" : "off"},
                        {"--max-model-len", std::to_string(limits.max_context)},
                        {"--max-num-seqs", std::to_string(limits.max_sequences)},
                        {"--max-num-batched-tokens", std::to_string(limits.max_step_rows)}}};
@@ -39,12 +39,12 @@ engine::RankSettings rank_settings(const EngineFlags& flags) {
 
 }  // namespace
 
-RankProcess::RankProcess(const EngineFlags& flags)
+RankProcess::RankProcess(const EngineFlags& flags, const engine::LoadOptions& load)
     : rank_(flags.ranks.rank()),
       ranks_(flags.ranks.tensor_parallel_size),
       drain_timeout_s_(flags.drain_timeout_s),
       children_(flags.arguments) {
-  if (ranks_ > 1) join(flags);
+  if (ranks_ > 1) join(flags, load);
 }
 
 RankProcess::~RankProcess() = default;
@@ -53,10 +53,10 @@ engine::Communicator* RankProcess::communicator() {
   return group_ == nullptr ? nullptr : &group_->communicator();
 }
 
-void RankProcess::join(const EngineFlags& flags) {
+void RankProcess::join(const EngineFlags& flags, const engine::LoadOptions& load) {
   const RankFlags& ranks = flags.ranks;
   engine::RankGroupOptions options;
-  options.settings = rank_settings(flags);
+  options.settings = rank_settings(flags, load);
   options.master_address = ranks.master_addr;
   options.master_port = ranks.master_port.value_or(kDefaultMasterPort);
   if (leads()) {
@@ -89,6 +89,10 @@ void RankProcess::start_children(const EngineFlags& flags, uint16_t port) {
 
 void RankProcess::tell_failure(const std::string& why) {
   if (group_ == nullptr) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (lost_) return;  // the failure follows from that
+  }
   group_->fail(why);
   // on_lost() ends this process.
   std::this_thread::sleep_for(kFailureEnd);

@@ -1,8 +1,8 @@
 // This process as one rank of a group, from joining to the end. With one rank it does nothing.
 //
-//   RankProcess ranks(flags);                                   // joins; starts the machine's other ranks
-//   flags.model.communicator = ranks.communicator();
-//   const auto model = ranks.load([&] { return load_model(flags.model); });
+//   RankProcess ranks(flags, options);                          // joins; starts the machine's other ranks
+//   options.communicator = ranks.communicator();
+//   const auto model = ranks.load([&] { return load_model(options); });
 //   if (!ranks.leads()) return ranks.follow(*model);            // until rank 0 stops
 //   Service service(ranks.lead(*model), ...);
 //   ranks.attach(server, service);                              // who is told when a rank is lost
@@ -30,7 +30,8 @@ namespace spark::app {
 
 class RankProcess {
  public:
-  explicit RankProcess(const EngineFlags& flags);
+  // `load` is what the model will be loaded with: the ranks compare what matters of it.
+  RankProcess(const EngineFlags& flags, const engine::LoadOptions& load);
   ~RankProcess();
   RankProcess(const RankProcess&) = delete;
   RankProcess& operator=(const RankProcess&) = delete;
@@ -64,7 +65,7 @@ class RankProcess {
   int finish();
 
  private:
-  void join(const EngineFlags& flags);
+  void join(const EngineFlags& flags, const engine::LoadOptions& load);
   void start_children(const EngineFlags& flags, uint16_t port);
   void tell_failure(const std::string& why);
   void on_lost(const engine::LostRank& lost);
