@@ -106,6 +106,32 @@ void Decoder::close_sequence(int32_t sequence) {
   engram_.truncate(sequence, 0);
 }
 
+// All layers run for every row, so a prefix may reach to the last token but one.
+int32_t Decoder::start_sequence(int32_t sequence, const SequenceStart& start) {
+  SPARK_CHECK(!start.tokens.empty());
+  const std::vector<int64_t> contents(start.tokens.begin(), start.tokens.end());
+  const int32_t most = static_cast<int32_t>(contents.size()) - 1;
+  const int32_t cached =
+      cache_.open(sequence, {.contents = contents, .most = most, .salt = start.cache_salt});
+  engram_.truncate(sequence, 0);
+  for (const int32_t token : start.tokens.first(static_cast<size_t>(cached))) engram_.append(sequence, token);
+  return cached;
+}
+
+bool Decoder::has_room(std::span<const SequenceLength> lengths) const {
+  std::vector<int32_t> sequences, tokens;
+  for (const SequenceLength& wanted : lengths) {
+    sequences.push_back(wanted.sequence);
+    tokens.push_back(wanted.tokens);
+  }
+  return cache_.has_room(sequences, tokens);
+}
+
+CacheOccupancy Decoder::cache_occupancy() const {
+  const CacheGroupUsage main = cache_.usage().of(CacheGroup::kMain);
+  return {.blocks = main.blocks, .held = main.in_use, .cached = main.idle};
+}
+
 void Decoder::set_observer(Observer* observer) {
   observer_ = observer;
   if (observer == nullptr || observed_gates_ != nullptr) return;
@@ -126,8 +152,16 @@ void Decoder::check_rows(std::span<const StepRow> rows, const InjectedRows& inje
 }
 
 void Decoder::accept_rows(std::span<const StepRow> rows, const InjectedRows& injected) {
+  std::vector<int64_t> contents;
   for (const Run& run : runs_of(rows)) {
-    cache_.append(run.sequence, run.position, run.rows);
+    contents.clear();
+    // What an image put into its rows has no name in the prefix cache.
+    if (injected.row.empty()) {
+      for (const StepRow& row : rows.subspan(run.first, static_cast<size_t>(run.rows))) {
+        contents.push_back(row.token);
+      }
+    }
+    cache_.append(run.sequence, run.position, run.rows, contents);
     engram_.truncate(run.sequence, run.position);
     for (size_t t = run.first; t < run.first + static_cast<size_t>(run.rows); ++t) {
       if (!injected.row.empty() && injected.row[t] >= 0) {
@@ -204,7 +238,7 @@ std::span<const float> Decoder::run(std::span<const StepRow> rows, const Injecte
     forward();
   }
   const std::span<const float> logits = download_logits();
-  for (const Run& run : runs_of(rows)) cache_.release_passed(run.sequence);
+  for (const Run& run : runs_of(rows)) cache_.commit(run.sequence);
   return logits;
 }
 

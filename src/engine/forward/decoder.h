@@ -52,6 +52,10 @@ class Decoder final : public StepModel {
   int32_t max_rollback() const override { return kMaxRollback; }
   void open_sequence(int32_t sequence) override;
   void close_sequence(int32_t sequence) override;
+  int32_t start_sequence(int32_t sequence, const SequenceStart& start) override;
+  bool has_room(std::span<const SequenceLength> lengths) const override;
+  int32_t longest_sequence() const override { return cache_.longest_sequence(); }
+  CacheOccupancy cache_occupancy() const override;
   std::span<const float> run(std::span<const StepRow> rows) override { return run(rows, {}); }
 
   std::span<const float> run(std::span<const StepRow> rows, const InjectedRows& injected);

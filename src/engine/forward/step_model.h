@@ -8,9 +8,10 @@
 //
 // Rows of one sequence are contiguous within a step, at consecutive ascending positions. The first position
 // of a step may lie below the sequence's length, by at most max_rollback(), or be 0: the rows from there on
-// are replaced (a rejected draft, a truncated history). Rows that break these rules are a programming error.
-// A row's result never depends on the other sequences of the step, on how a prompt was cut into steps, or on
-// the thread count.
+// are replaced (a rejected draft, a truncated history). A step does not start below where an earlier one of
+// the sequence started, except at 0: what a step begins after is settled. Rows that break these rules are a
+// programming error. A row's result never depends on the other sequences of the step, on how a prompt was cut
+// into steps, or on the thread count.
 #pragma once
 
 #include <cstdint>
