@@ -7,9 +7,12 @@
 
 #include "common/log.h"
 #include "engine/forward/load_model.h"
+#include "engine/schedule/speculation_options.h"
 #include "engine/serve/http.h"
 
 namespace spark::app {
+
+inline constexpr const char* kKeyVariable = "SPARK_API_KEY";
 
 struct EngineFlags {
   engine::LoadOptions model;
@@ -17,6 +20,7 @@ struct EngineFlags {
   std::vector<std::string> served_names;  // empty: the folder's name
   std::vector<std::string> api_keys;
   std::optional<int32_t> max_model_len;  // absent: kDefaultModelLen, or less if the model ends earlier
+  std::optional<std::string> speculative_config;  // absent: as many drafts as the checkpoint offers
   size_t max_queued = 256;
   double drain_timeout_s = 30;
   LogLevel log_level = LogLevel::kInfo;

@@ -132,6 +132,15 @@ CacheOccupancy Decoder::cache_occupancy() const {
   return {.blocks = main.blocks, .held = main.in_use, .cached = main.idle};
 }
 
+int32_t Decoder::max_drafts() const {
+  return drafter_ == nullptr ? 0 : drafter_->block_size();
+}
+
+Drafts Decoder::draft(std::span<const DraftRequest> requests) {
+  SPARK_CHECK(drafter_ != nullptr);
+  return drafter_->draft(requests);
+}
+
 void Decoder::set_observer(Observer* observer) {
   observer_ = observer;
   if (observer == nullptr || observed_gates_ != nullptr) return;

@@ -60,6 +60,9 @@ class Decoder final : public StepModel {
 
   std::span<const float> run(std::span<const StepRow> rows, const InjectedRows& injected);
 
+  int32_t max_drafts() const override;
+  Drafts draft(std::span<const DraftRequest> requests) override;
+
   // Null for a checkpoint without drafter layers. Every run() keeps the drafter's caches up to date.
   Drafter* drafter() { return drafter_.get(); }
 

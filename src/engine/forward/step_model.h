@@ -14,8 +14,11 @@
 // into steps, or on the thread count.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
+
+#include "engine/numeric/token_distribution.h"
 
 namespace spark::engine {
 
@@ -44,6 +47,28 @@ struct CacheOccupancy {
   int64_t blocks = 0;  // 0: the model does not say
   int64_t held = 0;    // by open sequences
   int64_t cached = 0;  // by nobody, kept for prefixes; given up when blocks are needed
+};
+
+// Most drafts of one request, whatever a checkpoint's drafter offers.
+inline constexpr int32_t kMaxDrafts = 64;
+
+// Asks what may follow a sequence. Plain data, so that it can be sent to other ranks.
+struct DraftRequest {
+  int32_t sequence = 0;
+  int32_t anchor = 0;    // the newest sampled token, not yet run
+  int32_t position = 0;  // of the last token that ran
+  // Temperature 0: each draft is the likeliest token. Otherwise draft i is drawn from the drafter's distribution
+  // so filtered, at uniforms[i] in (0, 1].
+  TokenFilter filter = {};
+  std::array<double, kMaxDrafts> uniforms = {};
+};
+
+struct Drafts {
+  std::span<const int32_t> tokens;    // [requests][max_drafts]; draft i is for position + 2 + i
+  std::span<const float> confidence;  // the same; raw logits of P(accepted | all before it accepted), which know
+                                      // the drafts before it only
+  // What each was drawn from: [requests with a temperature][max_drafts].
+  std::span<const TokenDistribution> proposals;
 };
 
 class StepModel {
@@ -84,6 +109,12 @@ class StepModel {
   // until the next call. Not thread-safe: one thread drives a model. Throws Error on a failed disk read of an
   // Engram table and when the cache is full; the sequences of the step then end before their first row of it.
   virtual std::span<const float> run(std::span<const StepRow> rows) = 0;
+
+  // Drafts of one request; 0: this model drafts nothing, and draft() must not be called.
+  virtual int32_t max_drafts() const { return 0; }
+  // At most one request per sequence. Looks at nothing beyond a request's position, though the sequence may be
+  // longer, and changes no sequence. Valid until the next call of draft(). Throws Error like run().
+  virtual Drafts draft(std::span<const DraftRequest>) { return {}; }
 };
 
 }  // namespace spark::engine

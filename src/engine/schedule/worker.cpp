@@ -24,7 +24,10 @@ EngineOptions resolved(EngineOptions options, const StepModel& model) {
 }  // namespace
 
 Engine::Worker::Worker(StepModel& model, const text::Tokenizer& tokenizer, const EngineOptions& options)
-    : model_(model), tokenizer_(tokenizer), options_(resolved(options, model)) {
+    : model_(model),
+      tokenizer_(tokenizer),
+      options_(resolved(options, model)),
+      speculator_(model, options_.speculation, options_.max_sequences) {
   for (int32_t slot = options_.max_sequences - 1; slot >= 0; --slot) free_slots_.push_back(slot);
   thread_ = std::thread([this] { run(); });
 }
@@ -171,9 +174,11 @@ void Engine::Worker::admit() {
 }
 
 void Engine::Worker::step() {
-  plan();
-  if (rows_.empty()) return;
+  rows_.clear();
   try {
+    speculate();
+    plan();
+    if (rows_.empty()) return;
     advance(model_.run(rows_));
   } catch (const Error& error) {
     log_error("a step of " + std::to_string(rows_.size()) + " rows failed: " + error.describe());
@@ -184,6 +189,23 @@ void Engine::Worker::step() {
   }
   retire();
   deliver();
+}
+
+void Engine::Worker::speculate() {
+  if (!speculator_.enabled()) return;
+  decoding_.clear();
+  int64_t prompt_rows = 0;
+  for (const SequencePointer& sequence : running_) {
+    if (sequence->view().decoding) {
+      decoding_.push_back(sequence.get());
+    } else {
+      prompt_rows += sequence->pending();
+    }
+  }
+  const auto streams = static_cast<int32_t>(decoding_.size());
+  const int32_t left = options_.max_step_rows - streams;
+  const auto prompts = static_cast<int32_t>(std::min<int64_t>(prompt_rows, left));
+  speculator_.draft(decoding_, {.rows = streams + prompts, .free_rows = left});
 }
 
 // Turns the planner's choice into rows.
@@ -213,14 +235,22 @@ void Engine::Worker::advance(std::span<const float> logits) {
     SPARK_CHECK((next + count) * width <= logits.size());
     const LogitRows rows{logits.subspan(next * width, count * width), width, known};
     next += count;
+    const bool decoded = sequence->answering();
     try {
       outputs_.emplace_back(sequence, sequence->advance(rows, sampler_, now_s, options_.observer));
+      if (decoded) learn(*sequence, outputs_.back().second);
     } catch (const Error& error) {
       log_error("request " + std::to_string(sequence->state().id) + ": " + error.what());
       outputs_.emplace_back(sequence, sequence->end(FinishReason::kError, error.what(), now_s));
     }
   }
   SPARK_CHECK(next * width == logits.size());
+}
+
+void Engine::Worker::learn(Sequence& sequence, const Output& output) {
+  if (!speculator_.enabled()) return;
+  if (output.drafts) speculator_.learn(sequence, *output.drafts);
+  if (options_.observer != nullptr) options_.observer->on_drafts(output.drafts.value_or(DraftOutcome{}));
 }
 
 // The caches of every sequence in the step are in an unknown state now.
