@@ -78,6 +78,8 @@ int serve(EngineFlags flags) {
   options.version = SPARK_VERSION;
   options.engine.eos_token = end_token(config, tokenizer, folder);
   options.engine.max_waiting = flags.max_queued;
+  options.engine.parallel_prefills = flags.parallel_prefills;
+  options.engine.max_token_gap_ms = flags.max_token_gap_ms;
   options.engine.speculation = speculation(flags, config);
   const auto model = engine::load_model(flags.model);
   log_info("loaded " + folder + " for the " + flags.model.backend + " backend in " +
@@ -95,6 +97,10 @@ int serve(EngineFlags flags) {
     log_info("finishing the requests in progress; a second signal ends them at once");
     server.drain(flags.drain_timeout_s);
   });
+  if (service.max_context() < flags.model.limits.max_context) {
+    log_warning("the caches hold " + format_count(static_cast<uint64_t>(service.max_context())) +
+                " tokens, less than --max-model-len; give them more with --kv-cache-memory-bytes");
+  }
   log_info("serving \"" + options.served_names.front() + "\", " + std::to_string(service.max_sequences()) +
            " sequences of up to " + format_count(static_cast<uint64_t>(service.max_context())) + " tokens");
   std::cout << "listening on " << server.address() << std::endl;

@@ -37,8 +37,8 @@ SpeculationOptions read_speculation(const std::string& config, int32_t offered, 
   if (const std::string name = method.string("dspark"); name != "dspark") {
     method.fault("is \"" + name + "\"", "this checkpoint's drafter is \"dspark\"");
   }
-  options.max_drafts =
-      static_cast<int32_t>(root.field("num_speculative_tokens").optional_integer(1, offered).value_or(offered));
+  options.max_drafts = static_cast<int32_t>(
+      root.field("num_speculative_tokens").optional_integer(1, offered).value_or(offered));
   options.drawn = is_second(root.field("draft_sample_method"), "greedy", "probabilistic");
   if (is_second(root.field("rejection_sample_method"), "block", "standard")) {
     options.rejection = RejectionMethod::kStandard;

@@ -1,11 +1,13 @@
 // vLLM's --speculative-config for this engine.
 //
-//   SpeculationOptions options = read_speculation(R"({"method": "dspark", "num_speculative_tokens": 5})", 5, 1);
+//   SpeculationOptions options = read_speculation(R"({"method": "dspark", "num_speculative_tokens": 5})", 5,
+//   1);
 //
-// Members: method ("dspark"), num_speculative_tokens (at most what the checkpoint drafts), draft_sample_method
+// Members: method ("dspark"), num_speculative_tokens (at most what the checkpoint drafts),
+// draft_sample_method
 // ("greedy", the default, or "probabilistic"), rejection_sample_method ("block", the default, or "standard"),
-// enable_adaptive_verification (true), adaptive_verification_cost_scale (1), draft_tensor_parallel_size (must be
-// the number of ranks), attention_backend (another engine's kernels; has no effect). An empty object turns
+// enable_adaptive_verification (true), adaptive_verification_cost_scale (1), draft_tensor_parallel_size (must
+// be the number of ranks), attention_backend (another engine's kernels; has no effect). An empty object turns
 // speculation off.
 #pragma once
 

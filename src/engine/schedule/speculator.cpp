@@ -16,8 +16,7 @@ constexpr int64_t kFirstProbe = 8, kRarestProbe = 64;  // steps
 constexpr uint64_t kExploreEvery = 64;
 
 SpeculationOptions resolved(SpeculationOptions options, const StepModel& model) {
-  options.max_drafts =
-      std::clamp(options.max_drafts, 0, std::min(model.max_drafts(), model.max_rollback()));
+  options.max_drafts = std::clamp(options.max_drafts, 0, std::min(model.max_drafts(), model.max_rollback()));
   return options;
 }
 
@@ -29,8 +28,8 @@ Speculator::Speculator(StepModel& model, SpeculationOptions options, int32_t max
   const double begin = monotonic_s();
   options_.costs =
       measure_step_costs(model, {.max_sequences = max_sequences, .max_drafts = options_.max_drafts});
-  log_info("profiled speculation step costs in " + format_fixed(monotonic_s() - begin, 2) + " s: " +
-           options_.costs.describe());
+  log_info("profiled speculation step costs in " + format_fixed(monotonic_s() - begin, 2) +
+           " s: " + options_.costs.describe());
 }
 
 bool Speculator::is_drawn(const Sequence& sequence) const {

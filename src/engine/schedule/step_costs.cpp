@@ -119,8 +119,7 @@ class Measurement {
   std::vector<DraftRequest> requests_of(int32_t count) const {
     std::vector<DraftRequest> requests;
     for (int32_t sequence = 0; sequence < count; ++sequence) {
-      requests.push_back(
-          {.sequence = sequence, .anchor = token(sequence, kPrompt), .position = kPrompt - 1});
+      requests.push_back({.sequence = sequence, .anchor = token(sequence, kPrompt), .position = kPrompt - 1});
     }
     return requests;
   }

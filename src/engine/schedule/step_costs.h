@@ -49,8 +49,9 @@ struct CostMeasurement {
   double seconds_a_size = 1;  // fewer repetitions when they take longer
 };
 
-// Runs steps of short sequences of real rows: rows of padding would leave the experts out and cost too little.
-// The model has no open sequence, before and after. Stops at the size for which the model has no room.
+// Runs steps of short sequences of real rows: rows of padding would leave the experts out and cost too
+// little. The model has no open sequence, before and after. Stops at the size for which the model has no
+// room.
 StepCosts measure_step_costs(StepModel& model, const CostMeasurement& options);
 
 }  // namespace spark::engine
