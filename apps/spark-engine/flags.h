@@ -24,6 +24,7 @@ struct EngineFlags {
   int32_t parallel_prefills = 2;
   double max_token_gap_ms = 0;
   size_t max_queued = 256;
+  size_t engram_cache_mib = 256;
   double drain_timeout_s = 30;
   LogLevel log_level = LogLevel::kInfo;
 };

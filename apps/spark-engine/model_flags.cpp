@@ -37,7 +37,17 @@ void add_model_flags(CLI::App& app, EngineFlags& flags) {
   app.add_option("--max-num-batched-tokens", flags.model.limits.max_step_rows,
                  "Tokens of one step, all sequences together")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(CLI::Range(1, 1 << 19));
+  app.add_option("--engram-cache-mib", flags.engram_cache_mib,
+                 "Host memory for rows of the Engram tables read lately, of all tables together")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 20));
+  app.add_flag("--io-uring,!--no-io-uring", flags.model.engram.queue.use_io_uring,
+               "Read Engram rows through io_uring where the kernel offers it, else with pread")
+      ->default_str("on");
+  app.add_flag("--exact-prefill", flags.model.exact_prefill,
+               "Run every layer for every token of a prompt, not only the last window's: about half as fast")
+      ->default_str("off");
   app.add_option("--max-queued", flags.max_queued, "Sequences that may wait; more are refused with 429")
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 20));

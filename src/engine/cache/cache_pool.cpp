@@ -191,6 +191,7 @@ int32_t CachePool::open(int32_t sequence, const SequenceText& text) {
     prefixes_.touch(s.keys[place]);
   }
   s.length = s.ran = s.settled = static_cast<int32_t>(usable) * kCacheBlockTokens;
+  s.records = {.end = s.length, .encoder_begin = 0, .decoder_begin = text.encoder_only ? s.length : 0};
   s.contents.assign(text.contents.begin(), text.contents.begin() + s.length);
   const auto& checkpoint = prefixes_.checkpoint(s.keys.back());
   const int32_t first = first_window_place(s.length);
@@ -257,8 +258,9 @@ void CachePool::cover(Group& group, bool whole, int32_t sequence, int32_t begin,
   group.pool.release(sequence, places(end), group.pool.table_stride());
 }
 
-void CachePool::append(int32_t sequence, int32_t begin, int32_t rows, std::span<const int64_t> contents) {
-  SPARK_CHECK(is_open(sequence) && rows >= 0);
+void CachePool::append(int32_t sequence, int32_t begin, int32_t rows, int32_t encoder_only,
+                       std::span<const int64_t> contents) {
+  SPARK_CHECK(is_open(sequence) && rows >= 0 && encoder_only >= 0 && encoder_only <= rows);
   Sequence& s = of(sequence);
   SPARK_CHECK(begin >= 0 && begin <= s.length && begin + rows <= shape_.limits.max_context);
   SPARK_CHECK(begin == 0 || begin >= lowest_restart(sequence));
@@ -287,6 +289,10 @@ void CachePool::append(int32_t sequence, int32_t begin, int32_t rows, std::span<
   s.length = end;
   s.settled = begin;
   s.ran = std::min(s.ran, begin);
+  s.records.end = end;
+  s.records.encoder_begin = std::min(s.records.encoder_begin, begin);
+  s.records.decoder_begin =
+      encoder_only > 0 ? begin + encoder_only : std::min(s.records.decoder_begin, begin);
   if (!s.caching) return;
   s.contents.resize(static_cast<size_t>(begin));
   if (std::ssize(contents) == rows) {

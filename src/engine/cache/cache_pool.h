@@ -68,6 +68,17 @@ struct CacheShape {
 
 CacheShape cache_shape(const model::ModelConfig& config, const CacheLimits& limits);
 
+// Which records of a sequence exist. Main entries and index keys: of all positions below `end` (a ratio-2
+// entry once its pair is complete). Window records: from the position given here to `end`, less what has been
+// released because no later row can see it. The two kinds of layers differ when the first rows of a prompt
+// skipped the decoder: its window records then begin later. Records of encoder layers and all entries follow
+// from the tokens alone, those of decoder layers and drafter blocks from the tokens and `decoder_begin`.
+struct RecordRange {
+  int32_t end = 0;
+  int32_t encoder_begin = 0;  // layers below LayerPlan::first_decoder_layer
+  int32_t decoder_begin = 0;  // the other layers, and the drafter's
+};
+
 enum class CacheGroup : uint8_t { kWindow, kDrafter, kMain, kKeys };
 inline constexpr size_t kCacheGroups = 4;
 const char* name(CacheGroup group);  // "window", "drafter", "main", "keys"
@@ -93,6 +104,9 @@ struct SequenceText {
   std::span<const int64_t>
       contents;      // of the positions that are known: token ids, or what stands in their place
   int32_t most = 0;  // the longest prefix to take up
+  // Rows of prompts skip the decoder: its window records, and the drafter's, in a prefix are none to go by
+  // and begin where the prefix ends. `most` then leaves a whole decoder window to compute.
+  bool encoder_only = false;
   uint64_t salt = 0;
 };
 
@@ -112,10 +126,13 @@ class CachePool {
   // of what ran if that is more. 0 is always allowed.
   int32_t lowest_restart(int32_t sequence) const;
 
-  // Drops everything from `begin` on and makes room for `rows` more positions, `contents` of which are known
-  // for prefix caching (all, or none: the sequence is not cached from there on). Throws Error when no blocks
-  // are left; the sequence is then as long as before the call.
-  void append(int32_t sequence, int32_t begin, int32_t rows, std::span<const int64_t> contents = {});
+  // Drops everything from `begin` on and makes room for `rows` more positions, the first `encoder_only` of
+  // which get no records of decoder layers. `contents` of the rows are for prefix caching (of all, or of
+  // none: the sequence is not cached from there on). Throws Error when no blocks are left; the sequence is
+  // then as long as before the call.
+  void append(int32_t sequence, int32_t begin, int32_t rows, int32_t encoder_only = 0,
+              std::span<const int64_t> contents = {});
+  const RecordRange& records(int32_t sequence) const { return of(sequence).records; }
   // The rows appended have run.
   void commit(int32_t sequence);
   void upload_tables();
@@ -144,10 +161,11 @@ class CachePool {
     uint64_t block_bytes = 0;
   };
   struct Sequence {
-    int32_t length = -1;                 // -1: closed
-    int32_t ran = 0;                     // rows that have run
-    int32_t settled = 0;                 // what comes before is replaced by a restart at 0 only
-    int32_t prompt_border = -1;          // a checkpoint is made there
+    int32_t length = -1;         // -1: closed
+    int32_t ran = 0;             // rows that have run
+    int32_t settled = 0;         // what comes before is replaced by a restart at 0 only
+    int32_t prompt_border = -1;  // a checkpoint is made there
+    RecordRange records = {};
     bool caching = false;                // what follows is cached
     std::vector<int64_t> contents = {};  // of all positions, when caching
     std::vector<PrefixKey> keys = {};    // of the places that are in the prefix cache

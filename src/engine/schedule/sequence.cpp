@@ -60,7 +60,7 @@ void Sequence::admit(int32_t slot, int32_t cached, uint64_t ticket, double now_s
 void Sequence::pause() {
   first_time_ = std::max(first_time_, computed_);
   slot_ = -1;
-  computed_ = 0;
+  computed_ = announced_ = 0;
   planned_drafts_ = 0;
   ++record_.preemptions;
 }

@@ -107,6 +107,10 @@ class Sequence {
   // Ends the choice from outside.
   Output end(FinishReason reason, std::string error, double now_s);
 
+  // How many of the tokens the model has been told of ahead of their step.
+  int32_t announced() const { return announced_; }
+  void announce(int32_t tokens) { announced_ = tokens; }
+
   bool finished() const { return record_.finished_s != 0; }
   const ChoiceRecord& record() const { return record_; }
 
@@ -136,6 +140,7 @@ class Sequence {
   int32_t first_time_ = 0;  // tokens below were computed before a pause
   bool reported_cached_ = false;
   uint64_t ticket_ = 0;
+  int32_t announced_ = 0;
   int32_t slot_ = -1;
   ChoiceRecord record_;
 };

@@ -246,6 +246,7 @@ void Engine::Worker::step() {
     speculate();
     step = plan();
     if (rows_.empty()) return;
+    prefetch();
     advance(model_.run(rows_));
     report_progress(step);
   } catch (const Error& error) {
@@ -348,7 +349,12 @@ StepPlan Engine::Worker::plan() {
       counts.recomputed_rows += again;
       counts.prompt_rows += planned.rows - again;
     }
+    const size_t first = rows_.size();
     if (sequence.add_rows(planned.rows, planned.drafts, rows_) > 0) chosen_.push_back(&sequence);
+    for (size_t row = first; row < rows_.size(); ++row) {
+      rows_[row].encoder_only =
+          may_skip_decoder(model_, rows_[row].position, sequence.record().prompt_tokens);
+    }
   }
   if (options_.observer != nullptr && !rows_.empty()) options_.observer->on_step(counts);
   return plan;
@@ -359,6 +365,20 @@ void Engine::Worker::report_progress(const StepPlan& plan) {
   for (const PlannedRows& planned : plan.rows) {
     Sequence* sequence = running_[static_cast<size_t>(planned.sequence)].get();
     if (auto output = sequence->progress()) outputs_.emplace_back(sequence, std::move(*output));
+  }
+}
+
+// While this step runs, the model may read what the next chunks of its prompts need.
+void Engine::Worker::prefetch() {
+  for (const SequencePointer& sequence : running_) {
+    const int32_t computed = sequence->length() - sequence->pending();
+    const int32_t begin = std::max(computed, sequence->announced());
+    const int32_t end = std::min(sequence->length(), computed + options_.max_step_rows);
+    if (begin >= end) continue;
+    sequence->announce(end);
+    const int32_t from = std::max(0, begin - model_.prefetch_lead());
+    model_.prefetch(sequence->tokens().subspan(static_cast<size_t>(from), static_cast<size_t>(end - from)),
+                    from);
   }
 }
 

@@ -56,6 +56,7 @@ class Engine::Worker {
   void preempt_youngest();
   StepPlan plan();
   void report_progress(const StepPlan& plan);
+  void prefetch();
   void advance(std::span<const float> logits);
   void learn(Sequence& sequence, const Output& output);
   void fail_step(const std::string& what);

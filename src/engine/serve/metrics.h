@@ -28,7 +28,8 @@ class ServerMetrics : public EngineObserver {
   void on_drafts(const DraftOutcome& outcome) override;
   void on_finish(const ChoiceRecord& record) override;
 
-  std::string page(const EngineLoad& load) const;
+  // `tables` are the model's reads of its Engram tables.
+  std::string page(const EngineLoad& load, const TableCounters& tables = {}) const;
 
  private:
   static constexpr size_t kReasons = 4;  // of FinishReason

@@ -73,6 +73,7 @@ class Service : public HttpHandler {
                                    const std::string& client);
   std::string new_id(const char* prefix);
 
+  const StepModel& model_;
   const text::Tokenizer& tokenizer_;
   const ServiceOptions options_;
   const int64_t created_;
