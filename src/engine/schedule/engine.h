@@ -36,8 +36,10 @@ struct EngineOptions {
   int32_t max_step_rows = 0;  // rows of one step
   int32_t max_context = 0;    // tokens of a sequence, prompt and answer
   SpeculationOptions speculation = {};
-  int32_t parallel_prefills = 2;       // prompts that may be partly computed at a time
-  double max_token_gap_ms = 0;         // bound on a stream's wait while prompts are read; 0: none
+  int32_t parallel_prefills = 2;  // prompts that may be partly computed at a time
+  double max_token_gap_ms = 0;    // bound on a stream's wait while prompts are read; 0: none
+  // Tokens by which every sequence can still grow when another is admitted, so that it is not paused at once.
+  int32_t growth_room = 256;
   size_t max_waiting = 256;            // choices that wait; more are refused
   EngineObserver* observer = nullptr;  // outlives the engine
 };

@@ -9,8 +9,6 @@
 namespace spark::engine {
 namespace {
 
-// Tokens that every sequence shall have room for when another is admitted: so that it is not paused at once.
-constexpr int32_t kGrowth = 256;
 // Borders of chunks are multiples of a power of two about an eighth of the step.
 constexpr int32_t kChunksOfStep = 8;
 constexpr int32_t kLargestBorder = 256;
@@ -204,7 +202,9 @@ Engine::Worker::SequencePointer Engine::Worker::take_next() {
 // Whether the caches have room for it beside all that run. One alone always fits: see resolved().
 bool Engine::Worker::fits(const Sequence& candidate) {
   if (running_.empty()) return true;
-  const auto reach = [](const Sequence& s) { return std::min(s.length() + kGrowth, s.longest()); };
+  const auto reach = [this](const Sequence& s) {
+    return std::min(s.length() + options_.growth_room, s.longest());
+  };
   lengths_.clear();
   for (const SequencePointer& sequence : running_) lengths_.push_back({sequence->slot(), reach(*sequence)});
   lengths_.push_back({free_slots_.back(), reach(candidate)});
@@ -347,7 +347,7 @@ StepPlan Engine::Worker::plan() {
     if (!views_[i].decoding) {
       const int32_t again = sequence.recomputed(planned.rows);
       counts.recomputed_rows += again;
-      counts.prompt_rows += planned.rows - again;
+      (sequence.answering() ? counts.decode_rows : counts.prompt_rows) += planned.rows - again;
     }
     const size_t first = rows_.size();
     if (sequence.add_rows(planned.rows, planned.drafts, rows_) > 0) chosen_.push_back(&sequence);

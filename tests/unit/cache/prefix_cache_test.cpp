@@ -58,7 +58,7 @@ class Ledger {
 
   // A step of one sequence; without `finishes` its rows are lost.
   void run(int32_t s, int32_t begin, const Text& rows, bool finishes = true) {
-    pool_.append(s, begin, static_cast<int32_t>(rows.size()), rows);
+    pool_.append(s, begin, static_cast<int32_t>(rows.size()), 0, rows);
     set_text(s, static_cast<size_t>(begin), {});
     pool_.upload_tables();
     check_readable(s, begin);
@@ -201,7 +201,7 @@ TEST(PrefixCaching, NothingThatDidNotRunIsKept) {
   const Text text = text_of(600);
   ledger.open(0, text);
   ledger.run(0, 0, slice(text, 0, 300));
-  ledger.pool().append(0, 300, 300, slice(text, 300, 600));  // and the step never comes to its end
+  ledger.pool().append(0, 300, 300, 0, slice(text, 300, 600));  // and the step never comes to its end
   ledger.close(0);
   EXPECT_EQ(ledger.pool().cached_prefixes(), 1u);
   EXPECT_EQ(ledger.open(0, text), 256);

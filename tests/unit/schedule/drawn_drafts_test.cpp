@@ -72,9 +72,8 @@ SpeculationOptions speculation(int32_t drafts, bool drawn, bool adaptive,
 class TinyModel : public testing::Test {
  protected:
   static Decoder& model() {
-    static const auto kModel =
-        golden::load(golden::synthetic_checkpoint(), "cpu", 1,
-                     {.max_sequences = 16, .max_context = 256, .max_step_rows = 128});
+    static const auto kModel = golden::load(golden::synthetic_checkpoint(), "cpu", 1,
+                                            {.max_sequences = 16, .max_context = 256, .max_step_rows = 128});
     return *kModel;
   }
   static const text::Tokenizer& tokenizer() {
@@ -272,8 +271,7 @@ class GoodDrafter : public DraftingModel {
 };
 
 TEST(DrawnDrafts, LongAcceptedRunsKeepTheDistribution) {
-  const text::Tokenizer tokenizer =
-      text::Tokenizer::from_file(SPARK_TEST_DATA "/golden/tiny-tokenizer.json");
+  const text::Tokenizer tokenizer = text::Tokenizer::from_file(SPARK_TEST_DATA "/golden/tiny-tokenizer.json");
   const uint64_t many = is_long() ? 20000 : 2000;
   uint64_t seed = 1;
   int64_t verified = 0, accepted = 0;

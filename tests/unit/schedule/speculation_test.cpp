@@ -122,7 +122,8 @@ class Oracle {
   int32_t next(std::span<const int32_t> history, int32_t place) const {
     for (const std::vector<int32_t>& whole : wholes_) {
       const size_t at = history.size() + static_cast<size_t>(place);
-      if (history.size() > whole.size() || !std::equal(history.begin(), history.end(), whole.begin())) continue;
+      if (history.size() > whole.size() || !std::equal(history.begin(), history.end(), whole.begin()))
+        continue;
       return at < whole.size() ? whole[at] : -1;
     }
     return -1;
@@ -267,8 +268,8 @@ TEST_F(ForcedDrafts, RejectionSamplingOfGreedyRequests) {
   }
 }
 
-// Drawn requests through rejection sampling end properly wherever they end: at stops within accepted drafts, at
-// the length, with what min_tokens forbids left out.
+// Drawn requests through rejection sampling end properly wherever they end: at stops within accepted drafts,
+// at the length, with what min_tokens forbids left out.
 TEST_F(ForcedDrafts, RejectionSamplingKeepsTheLimits) {
   for (const bool adaptive : {false, true}) {
     ToyModel toy({.rows = 40}, ends_now_and_then);
@@ -309,7 +310,7 @@ TEST_F(ForcedDrafts, RejectionSamplingKeepsTheLimits) {
 }
 
 struct Counts : EngineObserver {
-  void on_step(int64_t, int64_t decode) override { decode_rows += decode; }
+  void on_step(const StepCounts& counts) override { decode_rows += counts.decode_rows; }
   void on_first_token(double) override { ++tokens; }
   void on_next_tokens(int64_t count, double) override { tokens += count; }
   void on_drafts(const DraftOutcome& outcome) override {
@@ -356,7 +357,8 @@ TEST_F(ForcedDrafts, CountersAgree) {
 // Where drafts fail, an adaptive engine all but stops drafting; where they stand, it verifies them.
 TEST(Speculation, FollowsWhatPays) {
   const auto steps = [](bool good, bool adaptive) {
-    ToyModel toy({}, [](std::span<const int32_t> history) { return static_cast<int32_t>(history.size() % 600); });
+    ToyModel toy({},
+                 [](std::span<const int32_t> history) { return static_cast<int32_t>(history.size() % 600); });
     DraftingModel model(toy, kDrafts, [&](std::span<const int32_t> history, int32_t place) {
       const auto right = static_cast<int32_t>((history.size() + static_cast<size_t>(place)) % 600);
       return good ? right : (right + 1) % 600;

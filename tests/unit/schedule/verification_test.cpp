@@ -17,7 +17,7 @@ namespace {
 using Prefix = std::vector<int32_t>;
 using Table = std::map<Prefix, TokenDistribution>;  // the distribution after each prefix
 constexpr double kNever = 2;                        // no draft is accepted at this
-constexpr double kAlways = 1e-300;              // every draft with a chance is, at this
+constexpr double kAlways = 1e-300;                  // every draft with a chance is, at this
 
 void each_prefix(int32_t vocab, size_t length, const std::function<void(const Prefix&)>& visit) {
   std::function<void(Prefix&)> extend = [&](Prefix& prefix) {
@@ -108,17 +108,16 @@ double next_probability(const Block& block, size_t accepted, int32_t token) {
   return up_to(token) - (token > 0 ? up_to(token - 1) : 0);
 }
 
-// What comes out for every sequence of `depth` + 1 tokens, continued from the target where a block ends early.
-// `length` says how many drafts are verified of those drawn.
+// What comes out for every sequence of `depth` + 1 tokens, continued from the target where a block ends
+// early. `length` says how many drafts are verified of those drawn.
 std::map<Prefix, double> outcome(int32_t vocab, size_t depth, const Table& p, const Table& q,
-                                 RejectionMethod method,
-                                 const std::function<size_t(const Prefix&)>& length) {
+                                 RejectionMethod method, const std::function<size_t(const Prefix&)>& length) {
   std::map<Prefix, double> mass;  // of prefixes that are settled
   each_prefix(vocab, depth, [&](const Prefix& drawn) {
     double probability = 1;
     for (size_t i = 0; i < depth; ++i) {
-      probability *= q.at(Prefix(drawn.begin(), drawn.begin() + static_cast<std::ptrdiff_t>(i)))
-                         .probability(drawn[i]);
+      probability *=
+          q.at(Prefix(drawn.begin(), drawn.begin() + static_cast<std::ptrdiff_t>(i))).probability(drawn[i]);
     }
     if (probability == 0) return;
     const size_t count = length(drawn);
