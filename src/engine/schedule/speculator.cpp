@@ -11,7 +11,8 @@
 namespace spark::engine {
 namespace {
 
-constexpr int64_t kFirstProbe = 8, kRarestProbe = 64;  // steps
+constexpr double kProbeShare = 0.02;  // of the time, where drafts do not pay
+constexpr uint64_t kFreeProbes = 8;   // of an engine's life: it starts knowing nothing
 // Drafts beyond what pays are never judged; every so many rounds all are, so that estimates cannot freeze.
 constexpr uint64_t kExploreEvery = 64;
 
@@ -75,17 +76,25 @@ Speculator::Choice Speculator::choose(std::span<Sequence* const> eligible, const
   }
   choice.plan = plan_drafts(expected, pricing);
   for (const size_t i : choice.plan.requests) choice.sequences.push_back(eligible[i]);
-  if (!choice.sequences.empty()) {
-    probe_interval_ = 0;
+  if (choice.sequences.empty()) {
+    probe(eligible, pricing, choice);
+  } else {
     choice.explore = rounds_ % kExploreEvery == kExploreEvery - 1;
-    return choice;
   }
-  if (probe_interval_ == 0) steps_to_probe_ = probe_interval_ = kFirstProbe;
-  if (--steps_to_probe_ > 0) return choice;
-  steps_to_probe_ = probe_interval_ = std::min(probe_interval_ * 2, kRarestProbe);
+  return choice;
+}
+
+void Speculator::probe(std::span<Sequence* const> eligible, const DraftPricing& pricing, Choice& choice) {
+  const StepCosts& costs = options_.costs;
+  const double bare = costs.verify.at(pricing.rows);
+  const double cost = costs.draft.at(1) + costs.verify.at(pricing.rows + options_.max_drafts) - bare;
+  probe_credit_s_ = std::min(probe_credit_s_ + kProbeShare * bare, cost);
+  if (probe_credit_s_ < cost && probes_ >= kFreeProbes) return;
+  probe_credit_s_ = 0;
+  probe_cost_s_ = cost;
+  bare_cost_s_ = bare / pricing.streams;
   choice.sequences.push_back(eligible[probes_++ % eligible.size()]);
   choice.explore = true;
-  return choice;
 }
 
 Drafts Speculator::ask(std::span<Sequence* const> sequences) {
@@ -160,14 +169,8 @@ std::vector<int32_t> Speculator::counts_of(const Choice& choice, std::span<const
 
 void Speculator::learn(Sequence& sequence, const DraftOutcome& outcome) {
   const DraftBlock& block = sequence.drafts();
-  double expected = 0, survival = 1;
-  for (int32_t i = 0; i < outcome.verified; ++i) {
-    expected += survival *= block.acceptance[static_cast<size_t>(i)];
-  }
-  if (probe_interval_ > 0 && outcome.accepted > expected + 0.5) {
-    steps_to_probe_ = 1;  // a good surprise: look again at once
-    probe_interval_ = kFirstProbe;
-  }
+  // A probe that paid for itself: look again at once.
+  if (std::exchange(probe_cost_s_, 0) < outcome.accepted * bare_cost_s_) probe_credit_s_ = 1e9;
   for (int32_t i = 0; i < outcome.judged; ++i) {
     const bool accepted = i < outcome.accepted;
     const auto place = static_cast<size_t>(i);

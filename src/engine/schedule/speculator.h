@@ -49,6 +49,7 @@ class Speculator {
     bool explore = false;  // verify everything
   };
   bool is_drawn(const Sequence& sequence) const;
+  void probe(std::span<Sequence* const> eligible, const DraftPricing& pricing, Choice& choice);
   Choice choose(std::span<Sequence* const> eligible, const DraftPricing& pricing);
   Drafts ask(std::span<Sequence* const> sequences);
   std::vector<DraftBlock> blocks_of(std::span<Sequence* const> sequences, const Drafts& drafts);
@@ -59,9 +60,11 @@ class Speculator {
   SpeculationOptions options_;
   AcceptanceModel acceptance_;
   std::vector<DraftRequest> requests_;
-  // Where drafts do not pay, one sequence is drafted for now and then, ever more rarely, to notice a change.
-  int64_t steps_to_probe_ = 0;
-  int64_t probe_interval_ = 0;
+  // Where drafts do not pay, one sequence is drafted for now and then, to notice a change: as often as a
+  // small share of the time allows.
+  double probe_credit_s_ = 0;
+  double probe_cost_s_ = 0;  // of the probe whose outcome is awaited, else 0
+  double bare_cost_s_ = 0;   // of that step without the probe
   uint64_t probes_ = 0;
   uint64_t rounds_ = 0;  // of drafting
 };

@@ -28,8 +28,9 @@ TEST(CostCurve, IsLinearBetweenAndGoesOnBeyond) {
 
 TEST(CostCurve, NeverFalls) {
   const CostCurve curve({{1, 2}, {2, 1}, {4, 3}});
-  EXPECT_DOUBLE_EQ(curve.at(2), 2);
-  EXPECT_DOUBLE_EQ(curve.at(3), 2.5);
+  EXPECT_DOUBLE_EQ(curve.at(1), 1);
+  EXPECT_DOUBLE_EQ(curve.at(2), 1);
+  EXPECT_DOUBLE_EQ(curve.at(3), 2);
 }
 
 TEST(StepCosts, AreMeasuredOnRealRowsAndLeaveNothingOpen) {

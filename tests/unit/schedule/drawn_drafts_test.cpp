@@ -1,6 +1,6 @@
 // Speculation on a whole (tiny) model with its own drafter, and drafts that are drawn at random.
 //
-// SPARK_LONG_TESTS=1 draws ten times as many answers.
+// SPARK_LONG_TESTS=1 draws twenty times as many answers.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -19,8 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Small distributions are quantised; a likelihood this low in one of some forty tests happens by chance in a
-// few per cent of all choices of seeds. The seeds are fixed.
+// Seeds and batches are fixed, so that a test either always passes or always fails.
 constexpr double kLeastLikelihood = 0.01;
 
 bool is_long() {
@@ -33,11 +32,16 @@ struct Answer {
   int32_t verified = 0, accepted = 0;
 };
 
+// One answer for each choice of each request.
 std::vector<Answer> answers(Engine& engine, const std::vector<GenerationRequest>& requests) {
-  std::vector<Answer> out(requests.size());
-  std::vector<std::promise<void>> done(requests.size());
-  for (size_t i = 0; i < requests.size(); ++i) {
-    engine.submit(requests[i], [&, i](const Output& output) {
+  size_t count = 0;
+  for (const GenerationRequest& request : requests) count += static_cast<size_t>(request.choices);
+  std::vector<Answer> out(count);
+  std::vector<std::promise<void>> done(count);
+  size_t first = 0;
+  for (const GenerationRequest& request : requests) {
+    engine.submit(request, [&, first](const Output& output) {
+      const size_t i = first + static_cast<size_t>(output.choice);
       for (const TokenOutput& token : output.tokens) {
         out[i].tokens.push_back(token.token);
         if (token.logprobs) out[i].logprobs.push_back(token.logprobs->chosen);
@@ -50,6 +54,7 @@ std::vector<Answer> answers(Engine& engine, const std::vector<GenerationRequest>
       EXPECT_EQ(output.finish->error, "");
       done[i].set_value();
     });
+    first += static_cast<size_t>(request.choices);
   }
   for (std::promise<void>& each : done) {
     if (each.get_future().wait_for(300s) != std::future_status::ready) throw std::runtime_error("no answer");
@@ -85,7 +90,7 @@ class TinyModel : public testing::Test {
                                  const SpeculationOptions& options, int32_t sequences = 0) {
     EngineOptions engine_options;
     engine_options.max_sequences = sequences;
-    engine_options.max_waiting = requests.size();
+    engine_options.max_waiting = 100000;
     engine_options.speculation = options;
     Engine engine(model(), tokenizer(), engine_options);
     return answers(engine, requests);
@@ -126,6 +131,45 @@ TEST_F(TinyModel, GreedyDraftsChangeNoToken) {
   std::printf("  %lld drafts verified, %lld accepted\n", static_cast<long long>(verified),
               static_cast<long long>(accepted));
   EXPECT_GT(verified, 0);
+}
+
+// Drafts that stand up to any place, or fail at any, over the real caches: rows of rejected drafts leave no
+// trace in windows, compressed entries, open pairs and Engram histories.
+TEST_F(TinyModel, ForcedDraftsChangeNoToken) {
+  std::vector<GenerationRequest> requests;
+  for (int32_t i = 0; i < 6; ++i) {
+    requests.push_back(request(i, 25 + 9 * i));
+    requests.back().sampling.temperature = i % 2 == 0 ? 0 : 0.8;
+    requests.back().top_logprobs = 0;
+  }
+  const auto expected = run(requests, {}, 1);
+  const auto right = [&](std::span<const int32_t> history, int32_t place) -> int32_t {
+    for (size_t i = 0; i < requests.size(); ++i) {
+      std::vector<int32_t> whole = requests[i].prompt;
+      whole.insert(whole.end(), expected[i].tokens.begin(), expected[i].tokens.end());
+      const size_t at = history.size() + static_cast<size_t>(place);
+      if (at < whole.size() && std::equal(history.begin(), history.end(), whole.begin())) return whole[at];
+    }
+    return 0;
+  };
+  for (int32_t form = 0; form <= 10; ++form) {
+    // 0 .. 5: so many right, then wrong ones; 6 .. 10: one wrong among right ones.
+    DraftingModel drafting(model(), 5, [&](std::span<const int32_t> history, int32_t place) {
+      const bool wrong = form <= 5 ? place >= form : place == form - 6;
+      return (right(history, place) + (wrong ? 1 + place : 0)) % 600;
+    });
+    for (const int32_t sequences : {1, 6}) {
+      EngineOptions options;
+      options.max_sequences = sequences;
+      options.speculation = speculation(5, false, false);
+      Engine engine(drafting, tokenizer(), options);
+      const auto got = answers(engine, requests);
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i].tokens, expected[i].tokens) << "form " << form << " request " << i;
+        EXPECT_EQ(got[i].logprobs, expected[i].logprobs) << "form " << form << " request " << i;
+      }
+    }
+  }
 }
 
 // The same through rejection sampling, where a request is greedy.
@@ -185,19 +229,19 @@ std::vector<Case> twenty_cases() {
 }
 
 TEST_F(TinyModel, DrawnDraftsKeepTheDistribution) {
-  const uint64_t many = is_long() ? 4000 : 400;
+  const uint64_t many = is_long() ? 2000 : 100;
   std::map<std::tuple<double, int32_t, double>, std::vector<double>> without;
   int64_t verified = 0, accepted = 0;
   double least = 1;
   uint64_t seed = 1;
   const auto draw = [&](const Case& c, const SpeculationOptions& options, std::vector<double>& cells) {
-    std::vector<GenerationRequest> requests;
-    for (uint64_t i = 0; i < many; ++i) {
-      requests.push_back(request(5, 6));
-      requests.back().sampling = {
-          .temperature = c.temperature, .top_p = c.top_p, .top_k = c.top_k, .min_p = 0, .seed = seed++};
-    }
-    const auto drawn = run(requests, options);
+    // Choices of one request enter the engine together, so that the batches are the same in every run.
+    GenerationRequest one = request(0, 4);
+    one.choices = static_cast<int32_t>(many);
+    one.sampling = {
+        .temperature = c.temperature, .top_p = c.top_p, .top_k = c.top_k, .min_p = 0, .seed = seed};
+    seed += many;
+    const auto drawn = run({one}, options);
     for (const Answer& answer : drawn) {
       verified += answer.verified;
       accepted += answer.accepted;
@@ -272,7 +316,7 @@ class GoodDrafter : public DraftingModel {
 
 TEST(DrawnDrafts, LongAcceptedRunsKeepTheDistribution) {
   const text::Tokenizer tokenizer = text::Tokenizer::from_file(SPARK_TEST_DATA "/golden/tiny-tokenizer.json");
-  const uint64_t many = is_long() ? 20000 : 2000;
+  const uint64_t many = is_long() ? 10000 : 500;
   uint64_t seed = 1;
   int64_t verified = 0, accepted = 0;
   double least = 1;
@@ -283,14 +327,14 @@ TEST(DrawnDrafts, LongAcceptedRunsKeepTheDistribution) {
     engine_options.max_waiting = many;
     engine_options.speculation = options;
     Engine engine(model, tokenizer, engine_options);
-    std::vector<GenerationRequest> requests(many);
-    for (GenerationRequest& one : requests) {
-      one.prompt = {5, 6, 7};
-      one.max_tokens = 7;
-      one.ignore_eos = true;
-      one.sampling = {.temperature = 1, .top_p = 1, .top_k = top_k, .min_p = 0, .seed = seed++};
-    }
-    const auto drawn = answers(engine, requests);
+    GenerationRequest one;
+    one.prompt = {5, 6, 7};
+    one.max_tokens = 7;
+    one.choices = static_cast<int32_t>(many);
+    one.ignore_eos = true;
+    one.sampling = {.temperature = 1, .top_p = 1, .top_k = top_k, .min_p = 0, .seed = seed};
+    seed += many;
+    const auto drawn = answers(engine, {one});
     // Tokens two to seven by their parity: of six tokens, all that follow the first.
     cells.resize(64);
     for (const Answer& answer : drawn) {
@@ -317,7 +361,7 @@ TEST(DrawnDrafts, LongAcceptedRunsKeepTheDistribution) {
   }
   std::printf("  8 cases: least likelihood %.3f; %lld of %lld drafts accepted\n", least,
               static_cast<long long>(accepted), static_cast<long long>(verified));
-  EXPECT_GT(accepted, verified / 3);
+  EXPECT_GT(accepted, verified / 4);
 }
 
 }  // namespace

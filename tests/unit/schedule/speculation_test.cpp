@@ -376,7 +376,7 @@ TEST(Speculation, FollowsWhatPays) {
     EXPECT_EQ(answer.tokens.size(), 300u);
     return std::pair{toy.steps(), model.drafted()};
   };
-  EXPECT_LE(steps(true, true).first, 60);
+  EXPECT_LE(steps(true, true).first, 75);
   EXPECT_LE(steps(true, false).first, 52);
   const auto [bad_steps, bad_drafts] = steps(false, true);
   EXPECT_EQ(bad_steps, 300);

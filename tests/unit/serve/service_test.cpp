@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "api/prometheus.h"
 #include "api/response.h"
 #include "api/sse.h"
 #include "unit/serve/test_server.h"
@@ -292,6 +293,107 @@ TEST(Service, CountsForDashboards) {
         "vllm:request_decode_time_seconds_count", "vllm:time_per_output_token_seconds_count"}) {
     EXPECT_EQ(server.metric(name), 1) << name;
   }
+}
+
+// Drafts of what the script says, right up to `wrong`.
+DraftingModel::Chooser drafts_of(const ToyModel::Script& script, int32_t wrong) {
+  return [=](std::span<const int32_t> history, int32_t place) {
+    std::vector<int32_t> tokens(history.begin(), history.end());
+    for (int32_t i = 0; i < place; ++i) tokens.push_back(script(tokens));
+    return (script(tokens) + (place == wrong ? 1 : 0)) % 640;
+  };
+}
+
+// Thinking, its end, stop strings and characters of several tokens fall anywhere within a step.
+TEST(Service, DraftsChangeNoAnswer) {
+  const Json bodies[] = {
+      chat("x", {{"max_tokens", 60}}),
+      chat("x", {{"max_tokens", 60}, {"stop", {"ur si"}}}),
+      chat("x", {{"max_tokens", 17}, {"logprobs", true}, {"top_logprobs", 2}}),
+      chat("x", {{"max_tokens", 60}, {"chat_template_kwargs", {{"thinking", false}}}}),
+  };
+  const ToyModel::Script script =
+      answering("Let me see: é 漢字 🙂.</think>One two three é 漢字 four six.");
+  TestServer plain({.script = script});
+  for (int32_t wrong = 0; wrong <= 5; ++wrong) {
+    TestServer::Options options;
+    options.script = script;
+    options.drafter = drafts_of(script, wrong);
+    options.service.engine.speculation.max_drafts = 5;
+    options.service.engine.speculation.adaptive = false;
+    TestServer server(options);
+    for (const Json& body : bodies) {
+      const Json expected = plain.ask_json("/v1/chat/completions", body);
+      EXPECT_EQ(server.ask_json("/v1/chat/completions", body)["choices"], expected["choices"]) << wrong;
+      Json streamed = body;
+      streamed["stream"] = true;
+      std::string content, reasoning;
+      for (const std::string& data : read_stream(server, "/v1/chat/completions", streamed).data) {
+        const api::ChatResponse event = api::parse_chat_response(data);
+        for (const api::ChatChoice& choice : event.choices) {
+          content += choice.content.value_or("");
+          reasoning += choice.reasoning.value_or("");
+        }
+      }
+      const api::ChatResponse whole = api::parse_chat_response(expected.dump());
+      EXPECT_EQ(content, whole.choices.at(0).content.value_or("")) << wrong;
+      EXPECT_EQ(reasoning, whole.choices.at(0).reasoning.value_or("")) << wrong;
+    }
+  }
+}
+
+// Three of five drafts stand in every full step; the answer is what it is without drafts.
+TEST(Service, CountsDrafts) {
+  const ToyModel::Script script = answering("one two three four five six");
+  const Json body = {
+      {"prompt", "\n"}, {"max_tokens", 30}, {"ignore_eos", true}, {"temperature", 0}, {"logprobs", 1}};
+  TestServer plain({.script = script});
+  const Json expected = plain.ask_json("/v1/completions", body);
+  EXPECT_FALSE(expected["usage"].contains("completion_tokens_details"));
+  EXPECT_EQ(plain.metric("vllm:spec_decode_num_drafts_total"), 0);
+  EXPECT_EQ(plain.metric("vllm:spec_decode_num_draft_tokens_total"), 0);
+  EXPECT_EQ(plain.metric("vllm:spec_decode_num_accepted_tokens_total"), 0);
+
+  TestServer::Options options;
+  options.script = script;
+  options.drafter = drafts_of(script, 3);
+  options.service.engine.speculation.max_drafts = 5;
+  options.service.engine.speculation.adaptive = false;
+  TestServer server(options);
+  const Json answer = server.ask_json("/v1/completions", body);
+  EXPECT_EQ(answer["choices"], expected["choices"]);
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 30);
+  // The first token, then steps of four; the last but one may choose five tokens, so it has four drafts, and
+  // the last chooses the one that is left.
+  const Json details = {{"accepted_prediction_tokens", 21}, {"rejected_prediction_tokens", 13}};
+  EXPECT_EQ(answer["usage"]["completion_tokens_details"], details);
+  EXPECT_EQ(server.metric("vllm:spec_decode_num_drafts_total"), 8);
+  EXPECT_EQ(server.metric("vllm:spec_decode_num_draft_tokens_total"), 34);
+  EXPECT_EQ(server.metric("vllm:spec_decode_num_accepted_tokens_total"), 21);
+  EXPECT_EQ(server.metric("vllm:generation_tokens_total"), 30);
+  EXPECT_EQ(server.metric("vllm:inter_token_latency_seconds_count"), 8);
+  const auto page = api::parse_metrics(server.ask(get("/metrics")).body);
+  for (int place = 0; place < 5; ++place) {
+    const std::string position = std::to_string(place);
+    EXPECT_EQ(page.sum_where("vllm:spec_decode_num_draft_tokens_per_pos_total", "position", position),
+              place < 4 ? 7 : 6);
+    EXPECT_EQ(page.sum_where("vllm:spec_decode_num_accepted_tokens_per_pos_total", "position", position),
+              place < 3 ? 7 : 0);
+  }
+
+  // Streamed: several tokens an event, the same text.
+  Json streamed = body;
+  streamed["stream"] = true;
+  streamed["stream_options"] = {{"include_usage", true}};
+  std::string text;
+  Json usage;
+  for (const std::string& data : read_stream(server, "/v1/completions", streamed).data) {
+    const Json event = Json::parse(data);
+    for (const Json& choice : event["choices"]) text += choice["text"].get<std::string>();
+    if (event.contains("usage") && event["usage"].is_object()) usage = event["usage"];
+  }
+  EXPECT_EQ(text, expected["choices"][0]["text"]);
+  EXPECT_EQ(usage["completion_tokens_details"], details);
 }
 
 TEST(Service, RefusesMoreThanTheQueueHolds) {
