@@ -31,6 +31,7 @@ engine::RankSettings rank_settings(const EngineFlags& flags, const engine::LoadO
                        {"the checkpoint's fingerprint", engine::checkpoint_fingerprint(flags.model.folder)},
                        {"--nnodes", std::to_string(flags.ranks.nnodes)},
                        {"--backend", load.backend},
+                       {"--spread-rows-above", std::to_string(load.spread_rows_above)},
                        {"--exact-prefill", load.exact_prefill ? "on" : "off"},
                        {"--max-model-len", std::to_string(limits.max_context)},
                        {"--max-num-seqs", std::to_string(limits.max_sequences)},
