@@ -1,6 +1,7 @@
 #include "engine/schedule/worker.h"
 
 #include <algorithm>
+#include <set>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -51,6 +52,16 @@ void Engine::Worker::validate(const GenerationRequest& request) const {
     }
   }
   if (request.choices < 1) throw Error("must be at least 1", "choices");
+  if (request.min_tokens > 0) {
+    std::set<int32_t> banned = {options_.eos_token};
+    const int32_t known = std::min(model_.vocab_size(), tokenizer_.vocab_size());
+    for (const int32_t token : request.stop_token_ids) {
+      if (token < known) banned.insert(token);
+    }
+    if (banned.size() >= static_cast<size_t>(known)) {
+      throw Error("cannot be reached: every token of the vocabulary ends the answer", "min_tokens");
+    }
+  }
   if (request.max_tokens < 1) throw Error("must be at least 1", "max_tokens");
   if (static_cast<int64_t>(request.prompt.size()) + request.max_tokens > options_.max_context) {
     throw Error("asks for " + std::to_string(request.max_tokens) + " tokens after a prompt of " +
