@@ -27,8 +27,8 @@ Speculator::Speculator(StepModel& model, SpeculationOptions options, int32_t max
     : model_(model), options_(resolved(std::move(options), model)), acceptance_(options_.max_drafts) {
   if (!enabled() || !options_.adaptive || !options_.costs.verify.empty()) return;
   const double begin = monotonic_s();
-  options_.costs =
-      measure_step_costs(model, {.max_sequences = max_sequences, .max_drafts = options_.max_drafts});
+  options_.costs = measure_step_costs(
+      model, {.max_sequences = max_sequences, .max_drafts = options_.max_drafts, .drawn = options_.drawn});
   log_info("profiled speculation step costs in " + format_fixed(monotonic_s() - begin, 2) +
            " s: " + options_.costs.describe());
 }
