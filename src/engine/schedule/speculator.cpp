@@ -143,6 +143,7 @@ std::vector<DraftBlock> Speculator::blocks_of(std::span<Sequence* const> sequenc
       const auto most = static_cast<size_t>(std::min(sequence.most_drafts(), options_.max_drafts));
       useful = std::min(useful + 1, most);
       block.rejection = options_.rejection;
+      block.room = static_cast<int32_t>(most);
       const auto proposals = drafts.proposals.subspan(next_proposal, stride).first(useful);
       block.proposals.assign(proposals.begin(), proposals.end());
       next_proposal += stride;

@@ -283,8 +283,8 @@ TEST(Service, CountsForDashboards) {
   EXPECT_EQ(server.metric("vllm:iteration_tokens_total_sum"), prompt + 4);
   EXPECT_EQ(server.metric("vllm:iteration_tokens_total_count"), 5);
   for (const char* name :
-       {"vllm:num_preemptions_total", "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total",
-        "vllm:prompt_tokens_cached_total", "vllm:scheduler_local_prefill_backlog_tokens"}) {
+       {"vllm:num_preemptions_total", "vllm:prefix_cache_hits_total", "vllm:prompt_tokens_cached_total",
+        "vllm:scheduler_local_prefill_backlog_tokens"}) {
     EXPECT_EQ(server.metric(name), 0) << name;
   }
   for (const char* name :
