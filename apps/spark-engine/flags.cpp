@@ -5,14 +5,13 @@
 #include <iostream>
 #include <map>
 
-#include "../flag_checks.h"
 #include "common/file.h"
+#include "flag_groups.h"
 
 namespace spark::app {
 namespace {
 
 constexpr int kUsage = 2;
-constexpr const char* kKeyVariable = "SPARK_API_KEY";
 
 std::string trimmed(std::string text) {
   const char* blanks = " \t\r\n";
@@ -29,70 +28,6 @@ void add_key(std::vector<std::string>& keys, const std::string& text, const std:
     if (c <= ' ' || c > '~') throw Error("holds a key with blanks or characters that are not ASCII", source);
   }
   keys.push_back(key);
-}
-
-std::string join(const std::vector<std::string>& words) {
-  std::string out;
-  for (const std::string& word : words) out += (out.empty() ? "" : ", ") + word;
-  return out;
-}
-
-void add_model_flags(CLI::App& app, EngineFlags& flags) {
-  app.add_option("MODEL_DIR", flags.model.folder,
-                 "Folder of the checkpoint: config.json, tokenizer.json, shards")
-      ->required();
-  app.add_option("--served-model-name", flags.served_names,
-                 "Names the API knows the model by; the first is in answers")
-      ->allow_extra_args(false)  // one name each time, or MODEL_DIR after it would be taken for a name
-      ->check(not_empty())
-      ->default_str("the folder's name");
-  app.add_option("--backend", flags.model.backend, "Where to compute: " + join(engine::backend_names()))
-      ->capture_default_str()
-      ->check(CLI::IsMember(engine::backend_names()));
-  app.add_option("--threads", flags.model.threads, "Threads of the cpu backend; 0: one per core")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 4096));
-  app.add_option("--max-model-len", flags.max_model_len, "Tokens of one sequence, prompt and answer")
-      ->default_str("8192 or the model's end")
-      ->check(CLI::Range(2, 1 << 30));
-  app.add_option("--max-num-seqs", flags.model.limits.max_sequences,
-                 "Sequences computed at once; others wait")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 4096));
-  app.add_option("--max-num-batched-tokens", flags.model.limits.max_step_rows,
-                 "Tokens of one step, all sequences together")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--max-queued", flags.max_queued, "Sequences that may wait; more are refused with 429")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1 << 20));
-}
-
-void add_server_flags(CLI::App& app, EngineFlags& flags, std::string& key_file) {
-  engine::HttpOptions& http = flags.http;
-  app.add_option("--host", http.host, "Address to listen on")->capture_default_str();
-  app.add_option("--port", http.port, "Port; 0 takes a free one")->capture_default_str();
-  app.add_option("--uds", http.unix_socket, "Listen on this Unix socket instead");
-  app.add_option(
-         "--api-key", flags.api_keys,
-         std::string(
-             "Keys that clients may use; others see them in the process list, so prefer the file or ") +
-             kKeyVariable)
-      ->allow_extra_args(false);
-  app.add_option("--api-key-file", key_file, "File with one key");
-  app.add_option("--max-connections", http.max_connections, "Connections; more are told 503")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 60000));
-  app.add_option("--max-body-bytes", http.max_body_bytes, "Longest request body")
-      ->capture_default_str()
-      ->check(CLI::Range(size_t{1}, size_t{1} << 30));
-  app.add_option("--max-header-bytes", http.max_header_bytes, "Longest request head")
-      ->capture_default_str()
-      ->check(CLI::Range(256, 1 << 20));
-  app.add_option("--drain-timeout", flags.drain_timeout_s,
-                 "Seconds that requests may take to finish after SIGTERM")
-      ->capture_default_str()
-      ->check(number_between(0, 86400));
 }
 
 void read_keys(EngineFlags& flags, const std::string& key_file) {

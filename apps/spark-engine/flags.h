@@ -11,6 +11,8 @@
 
 namespace spark::app {
 
+inline constexpr const char* kKeyVariable = "SPARK_API_KEY";
+
 struct EngineFlags {
   engine::LoadOptions model;
   engine::HttpOptions http;
@@ -18,6 +20,7 @@ struct EngineFlags {
   std::vector<std::string> api_keys;
   std::optional<int32_t> max_model_len;  // absent: kDefaultModelLen, or less if the model ends earlier
   size_t max_queued = 256;
+  size_t engram_cache_mib = 256;
   double drain_timeout_s = 30;
   LogLevel log_level = LogLevel::kInfo;
 };

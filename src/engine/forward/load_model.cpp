@@ -87,8 +87,11 @@ std::unique_ptr<Decoder> load_model(const LoadOptions& options, std::unique_ptr<
   const std::string path = options.folder + "/config.json";
   const model::ModelConfig config = model::read_model_config(parse_json(read_file(path), path), path);
   check_limits(options.limits, config);
-  return std::make_unique<Decoder>(std::move(backend), std::make_unique<Checkpoint>(options.folder), config,
-                                   token_classes(config, options.folder), options.limits);
+  auto model =
+      std::make_unique<Decoder>(std::move(backend), std::make_unique<Checkpoint>(options.folder), config,
+                                token_classes(config, options.folder), options.limits, options.engram);
+  if (options.exact_prefill) model->use_exact_prefill();
+  return model;
 }
 
 }  // namespace spark::engine

@@ -20,6 +20,8 @@ struct LoadOptions {
   std::string backend = "cpu";  // one of backend_names()
   int threads = 0;              // of the cpu backend; 0: one per core
   CacheLimits limits;
+  TableReaderOptions engram = {};
+  bool exact_prefill = false;  // all layers for all rows of a prompt
 };
 
 // The backends of this build.

@@ -38,33 +38,66 @@ void Sequence::admit(int32_t slot, double now_s) {
   record_.admitted_s = now_s;
 }
 
-bool Sequence::add_rows(int32_t count, std::vector<StepRow>& rows) {
-  SPARK_CHECK(count > 0 && count <= pending());
-  for (int32_t i = 0; i < count; ++i, ++computed_) {
-    rows.push_back({.sequence = slot_,
-                    .token = tokens_[static_cast<size_t>(computed_)],
-                    .position = computed_,
-                    .wants_logits = computed_ + 1 == length()});
-  }
-  return pending() == 0;
+SequenceView Sequence::view() const {
+  return {.computed = computed_,
+          .pending = pending(),
+          .decoding = answering() && pending() == 1,
+          .drafts = static_cast<int32_t>(drafts_.size())};
 }
 
-Output Sequence::advance(std::span<const float> logits, Sampler& sampler, double now_s,
-                         EngineObserver* observer) {
+void Sequence::set_drafts(std::span<const int32_t> drafts) {
+  SPARK_CHECK(view().decoding);
+  // The step chooses one token more than it verifies.
+  const int32_t most = std::max(0, state_->request.max_tokens - output_tokens_ - 1);
+  drafts_.assign(drafts.begin(), drafts.begin() + std::min<std::ptrdiff_t>(most, std::ssize(drafts)));
+}
+
+int32_t Sequence::add_rows(int32_t count, int32_t drafts, std::vector<StepRow>& rows) {
+  SPARK_CHECK(count > 0 && count <= pending());
+  SPARK_CHECK(drafts >= 0 && drafts <= static_cast<int32_t>(drafts_.size()));
+  SPARK_CHECK(drafts == 0 || count == pending());
+  drafts_.resize(static_cast<size_t>(drafts));
+  const bool to_the_end = count == pending();
+  const auto add = [&](int32_t token, bool wants_logits) {
+    rows.push_back(
+        {.sequence = slot_, .token = token, .position = computed_++, .wants_logits = wants_logits});
+  };
+  for (int32_t i = 0; i < count; ++i) {
+    add(tokens_[static_cast<size_t>(computed_)], to_the_end && i + 1 == count);
+  }
+  for (const int32_t draft : drafts_) add(draft, true);
+  wanted_logits_ = to_the_end ? 1 + drafts : 0;
+  return wanted_logits_;
+}
+
+int32_t Sequence::choose(std::span<const float> logits, Sampler& sampler, Output& output) const {
   const GenerationRequest& request = state_->request;
   const bool may_stop = output_tokens_ >= request.min_tokens;
   const auto banned = may_stop ? std::span<const int32_t>() : std::span<const int32_t>(stop_tokens_);
   const int32_t token = sampler.choose(logits, sampling_, length(), banned);
-  Output output;
-  output.choice = choice_;
   output.tokens.push_back({token, std::nullopt});
   if (request.top_logprobs)
-    output.tokens[0].logprobs = sampler.logprobs(logits, token, *request.top_logprobs);
-  tokens_.push_back(token);
-  ++output_tokens_;
+    output.tokens.back().logprobs = sampler.logprobs(logits, token, *request.top_logprobs);
+  return token;
+}
+
+Output Sequence::advance(const LogitRows& logits, Sampler& sampler, double now_s, EngineObserver* observer) {
+  SPARK_CHECK(logits.rows() == drafts_.size() + 1);
+  Output output;
+  output.choice = choice_;
+  std::optional<Finish> finish;
+  for (size_t row = 0; row < logits.rows() && !finish; ++row) {
+    const int32_t token = choose(logits.row(row), sampler, output);
+    tokens_.push_back(token);
+    ++output_tokens_;
+    note_time(now_s, observer);
+    finish = finish_after(token);
+    if (row < drafts_.size() && token != drafts_[row]) break;
+  }
+  computed_ = length() - 1;  // what was drafted in vain is replaced by the next step
+  drafts_.clear();
   record_.output_tokens = output_tokens_;
-  note_time(now_s, observer);
-  if (const auto finish = finish_after(token)) {
+  if (finish) {
     close(*finish, output, now_s);
   } else {
     output.text = text_.take();

@@ -78,7 +78,7 @@ void ServerMetrics::on_finish(const ChoiceRecord& record) {
   latency_s_.observe(record.finished_s - record.arrived_s);
 }
 
-std::string ServerMetrics::page(const EngineLoad& load) const {
+std::string ServerMetrics::page(const EngineLoad& load, const TableCounters& tables) const {
   namespace metric = api::metric;
   const api::MetricLabels labels = {{metric::kModelLabel, model_name_}};
   api::MetricsWriter page;
@@ -101,6 +101,17 @@ std::string ServerMetrics::page(const EngineLoad& load) const {
   gauge(metric::kCacheUsage, "Share of the cache held by running sequences, 0 to 1.", load.cache_usage);
   gauge(metric::kPrefillBacklog, "Prompt tokens of running sequences not yet computed.",
         static_cast<double>(load.prefill_backlog_tokens));
+
+  counter(metric::kEngramHits, "Engram rows that were in the cache when a step asked.", tables.hits);
+  counter(metric::kEngramAwaited, "Engram rows that were just being read ahead when a step asked.",
+          tables.awaited);
+  counter(metric::kEngramMisses, "Engram rows that a step had read from disk.", tables.misses);
+  counter(metric::kEngramPrefetched, "Engram rows read ahead of their step.", tables.prefetched);
+  counter(metric::kEngramReads, "Reads of Engram table files; near rows share one.", tables.reads);
+  counter(metric::kEngramReadBytes, "Bytes read from Engram table files.", tables.bytes);
+  counter(metric::kEngramFailures, "Steps and read-aheads that failed to read Engram rows.", tables.failures);
+  page.family(metric::kEngramWait, "counter", "Seconds that steps waited for Engram rows.");
+  page.sample(metric::kEngramWait, labels, tables.wait_s);
 
   const std::lock_guard lock(mutex_);
   page.family(metric::kRequestSuccess, "counter", "Sequences that ended, by reason.");

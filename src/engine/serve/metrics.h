@@ -24,7 +24,8 @@ class ServerMetrics : public EngineObserver {
   void on_next_token(double after_previous_s) override;
   void on_finish(const ChoiceRecord& record) override;
 
-  std::string page(const EngineLoad& load) const;
+  // `tables` are the model's reads of its Engram tables.
+  std::string page(const EngineLoad& load, const TableCounters& tables = {}) const;
 
  private:
   static constexpr size_t kReasons = 4;  // of FinishReason

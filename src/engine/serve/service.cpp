@@ -64,7 +64,8 @@ std::string client_of(const HttpRequest& request, const api::DeliveryFields& del
 }  // namespace
 
 Service::Service(StepModel& model, const text::Tokenizer& tokenizer, const ServiceOptions& options)
-    : tokenizer_(tokenizer),
+    : model_(model),
+      tokenizer_(tokenizer),
       options_(options),
       created_(unix_seconds()),
       random_base_(random_word()),
@@ -320,8 +321,8 @@ void Service::version(HttpRequest&, Exchange exchange) {
 }
 
 void Service::metrics(HttpRequest&, Exchange exchange) {
-  exchange->respond(
-      {.content_type = std::string(api::kMetricsMediaType), .body = metrics_.page(engine_.load())});
+  exchange->respond({.content_type = std::string(api::kMetricsMediaType),
+                     .body = metrics_.page(engine_.load(), model_.table_counters())});
 }
 
 }  // namespace spark::engine

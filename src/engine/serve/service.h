@@ -72,6 +72,7 @@ class Service : public HttpHandler {
                                    int64_t default_max_tokens, const std::string& client);
   std::string new_id(const char* prefix);
 
+  const StepModel& model_;
   const text::Tokenizer& tokenizer_;
   const ServiceOptions options_;
   const int64_t created_;

@@ -386,7 +386,8 @@ class Backend final : public CudaBackend {
     float* product = scratch<float>(Scratch::kDraftProduct, int64_t{rows} * args.vocab);
     uint64_t* best = scratch<uint64_t>(Scratch::kArgmax, int64_t{rows} * 64);
     const int places = args.block_rows > 0 ? std::min(args.block_rows, rows) : rows;
-    for (int place = 0; place < places; ++place) {
+    const int first = std::max(args.place, 0);
+    for (int place = first; place < (args.place < 0 ? places : first + 1); ++place) {
       launch_draft_gather(main(), args, place, WeightStore::prepared(*args.embed), m);
       linear({.rows = rows, .x = m, .weight = args.head, .y_f32 = product, .y_stride = args.vocab});
       const Launch pieces = main();
