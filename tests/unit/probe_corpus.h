@@ -1,6 +1,6 @@
-// Recorded facts for tests: a healthy node (tests/data/probe/spark-64k.dump) for every node of a site, and edits
-// that make it faulty. The container is built from the golden launch of tests/data/site/golden, not from the code
-// that judges it.
+// Recorded facts for tests: a healthy node (tests/data/probe/spark-64k.dump) for every node of a site, and
+// edits that make it faulty. The container is built from the golden launch of tests/data/site/golden, not
+// from the code that judges it.
 //
 //   ProbeCorpus corpus("cluster-64k");
 //   corpus.apply("on node2");
@@ -44,8 +44,10 @@ inline std::vector<std::string> shell_words(const std::string& line) {
   char quote = 0;
   for (const char c : line) {
     if (quote != 0) {
-      if (c == quote) quote = 0;
-      else word += c;
+      if (c == quote)
+        quote = 0;
+      else
+        word += c;
     } else if (c == '\'' || c == '"') {
       quote = c, open = true;
     } else if (c == ' ' || c == '\n') {
@@ -67,14 +69,17 @@ inline void replace_all(std::string& text, const std::string& old_text, const st
 class ProbeCorpus {
  public:
   explicit ProbeCorpus(const std::string& profile)
-      : profile_(profile), repository_(SPARK_SOURCE_DIR), template_(read_file(std::string(SPARK_TEST_DATA) + "/probe/spark-64k.dump")) {
+      : profile_(profile),
+        repository_(SPARK_SOURCE_DIR),
+        template_(read_file(std::string(SPARK_TEST_DATA) + "/probe/spark-64k.dump")) {
     const bool ring = profile.find("tp4") != std::string::npos;
     put("config/under-test.json", read("tests/data/site/reference/" + profile + ".json"));
     put("config/nodes-under-test.json",
         read(std::string("tests/data/site/reference/nodes-") + (ring ? "ring4.json" : "triangle.json")));
     put("config/kernel-trial.json", read("config/kernel-trial.json"));
-    options_.policy_files = {{"/etc/sysctl.d/95-spark-recovery.conf", sha256_hex("sysctl")},
-                             {"/etc/systemd/system/tailscaled.service.d/95-spark-recovery.conf", sha256_hex("tailscale")}};
+    options_.policy_files = {
+        {"/etc/sysctl.d/95-spark-recovery.conf", sha256_hex("sysctl")},
+        {"/etc/systemd/system/tailscaled.service.d/95-spark-recovery.conf", sha256_hex("tailscale")}};
     load();
     for (const ops::Node& node : site_.nodes.nodes) {
       Faults faults;
@@ -93,7 +98,8 @@ class ProbeCorpus {
     if (verb == "on") {
       node_ = rest == "all" ? std::string() : rest;
     } else if (verb == "set" || verb == "policy") {
-      const std::string pointer = word(rest), file = verb == "set" ? "config/under-test.json" : "config/kernel-trial.json";
+      const std::string pointer = word(rest),
+                        file = verb == "set" ? "config/under-test.json" : "config/kernel-trial.json";
       Json document = Json::parse(repository_.read(file));
       document[nlohmann::ordered_json::json_pointer(pointer)] = Json::parse(rest);
       put(file, document.dump());
@@ -106,7 +112,8 @@ class ProbeCorpus {
       for (auto& [name, dump] : chosen()) skew_[name] = std::stod(rest);
     } else if (verb == "unreachable" || verb == "failed") {
       for (auto& [name, dump] : chosen())
-        outcome_[name] = {verb == "failed" ? ops::ProbeOutcome::kFailed : ops::ProbeOutcome::kUnreachable, after_bar(rest)};
+        outcome_[name] = {verb == "failed" ? ops::ProbeOutcome::kFailed : ops::ProbeOutcome::kUnreachable,
+                          after_bar(rest)};
     } else {
       for (auto& [name, dump] : chosen()) edit(*dump, verb, rest, line);
     }
@@ -144,10 +151,14 @@ class ProbeCorpus {
     replace_all(value, "\\t", "\t");
     return value;
   }
-  std::string read(const std::string& path) const { return read_file(std::string(SPARK_SOURCE_DIR) + "/" + path); }
+  std::string read(const std::string& path) const {
+    return read_file(std::string(SPARK_SOURCE_DIR) + "/" + path);
+  }
   void put(const std::string& path, const std::string& text) { repository_.overlay(path, text); }
   void load() {
-    site_ = ops::load_site(repository_, {.profile = "config/under-test.json", .nodes = "config/nodes-under-test.json", .site_file = ""});
+    site_ = ops::load_site(
+        repository_,
+        {.profile = "config/under-test.json", .nodes = "config/nodes-under-test.json", .site_file = ""});
     if (!site_.nodes_loaded) ops::throw_if_any_fault(site_);
   }
 
@@ -227,9 +238,12 @@ class ProbeCorpus {
           if (here.node != node.name) continue;
           links.push_back(link_json(mine.netdev, mine.address, 24, 9000));
           replace_all(text, "${gid:" + mine.device + "}", mine.gid);
-          replace_all(text, "${linklocal:" + mine.device + "}", "fe80:0000:0000:0000:0000:00ff:fe00:000" + std::to_string(node.rank));
-          replace_all(text, "${route:" + mine.device + "}",
-                      Json::array({{{"dst", theirs.address}, {"dev", mine.netdev}, {"prefsrc", mine.address}}}).dump());
+          replace_all(text, "${linklocal:" + mine.device + "}",
+                      "fe80:0000:0000:0000:0000:00ff:fe00:000" + std::to_string(node.rank));
+          replace_all(
+              text, "${route:" + mine.device + "}",
+              Json::array({{{"dst", theirs.address}, {"dev", mine.netdev}, {"prefsrc", mine.address}}})
+                  .dump());
           Json seen;
           seen[mine.netdev] = {{"chassis", {{there.node, {{"id", {{"type", "mac"}, {"value", "02:00"}}}}}}},
                                {"port", {{"id", {{"type", "ifname"}, {"value", theirs.netdev}}}}}};
@@ -239,8 +253,10 @@ class ProbeCorpus {
     }
     std::string mounts, digests;
     for (const ops::Mount& mount : site_.profile.container.mounts)
-      mounts += (mounts.empty() ? "" : "\n|") + std::string(mount.mode == "rw" ? "erw " : "er ") + mount.source;
-    for (const auto& [path, digest] : options_.policy_files) digests += (digests.empty() ? "" : "\n|") + digest + "  " + path;
+      mounts +=
+          (mounts.empty() ? "" : "\n|") + std::string(mount.mode == "rw" ? "erw " : "er ") + mount.source;
+    for (const auto& [path, digest] : options_.policy_files)
+      digests += (digests.empty() ? "" : "\n|") + digest + "  " + path;
     replace_all(text, "${name}", node.name);
     replace_all(text, "${number}", std::to_string(node.rank + 1));
     replace_all(text, "${addresses}", links.dump());
@@ -255,8 +271,10 @@ class ProbeCorpus {
   }
 
   static Json link_json(const std::string& name, const std::string& address, int prefix, int mtu) {
-    return {{"ifname", name},   {"flags", {"BROADCAST", "UP", "LOWER_UP"}},
-            {"mtu", mtu},       {"operstate", "UP"},
+    return {{"ifname", name},
+            {"flags", {"BROADCAST", "UP", "LOWER_UP"}},
+            {"mtu", mtu},
+            {"operstate", "UP"},
             {"address", "02:00:00:00:00:01"},
             {"addr_info", Json::array({{{"family", "inet"}, {"local", address}, {"prefixlen", prefix}}})}};
   }
@@ -264,27 +282,38 @@ class ProbeCorpus {
   Json image_json() const {
     Json labels = Json::object();
     for (const auto& [name, value] : site_.profile.container.expected_labels) labels[name] = value;
-    return Json::array({{{"Id", "sha256:6f1ed002ab5595859014ebf0951522d9aa5b2a1f1f1f1f1f1f1f1f1f1f1f1f1f"},
-                         {"Config", {{"Env", {"PATH=/usr/local/bin:/usr/bin:/bin", "NCCL_VERSION=2.30.7"}}, {"Labels", labels}}}}});
+    return Json::array(
+        {{{"Id", "sha256:6f1ed002ab5595859014ebf0951522d9aa5b2a1f1f1f1f1f1f1f1f1f1f1f1f1f"},
+          {"Config",
+           {{"Env", {"PATH=/usr/local/bin:/usr/bin:/bin", "NCCL_VERSION=2.30.7"}}, {"Labels", labels}}}}});
   }
 
   Json container_json(const ops::Node& node) const {
-    const auto words = shell_words(read("tests/data/site/golden/" + profile_ + "." + node.name + ".sh.golden"));
-    Json environment = {"PATH=/usr/local/bin:/usr/bin:/bin", "NCCL_VERSION=2.30.7"}, binds = Json::array(), command = Json::array();
+    const auto words =
+        shell_words(read("tests/data/site/golden/" + profile_ + "." + node.name + ".sh.golden"));
+    Json environment = {"PATH=/usr/local/bin:/usr/bin:/bin", "NCCL_VERSION=2.30.7"}, binds = Json::array(),
+         command = Json::array();
     const std::string& image = site_.profile.container.image;
     bool after_image = false;
     for (size_t i = 0; i < words.size(); ++i) {
-      if (after_image) command.push_back(words[i]);
-      else if (words[i] == "--env") environment.push_back(words[++i]);
-      else if (words[i] == "--volume") binds.push_back(words[++i]);
-      else after_image = words[i] == image;
+      if (after_image)
+        command.push_back(words[i]);
+      else if (words[i] == "--env")
+        environment.push_back(words[++i]);
+      else if (words[i] == "--volume")
+        binds.push_back(words[++i]);
+      else
+        after_image = words[i] == image;
     }
     return Json::array({{{"Id", "3f0c9e1d2b4a5968"},
                          {"Image", image_json()[0]["Id"]},
                          {"State", {{"Running", true}, {"ExitCode", 0}, {"OOMKilled", false}}},
                          {"Config", {{"Image", image}, {"Cmd", command}, {"Env", environment}}},
                          {"HostConfig",
-                          {{"Binds", binds}, {"NetworkMode", "host"}, {"IpcMode", "host"}, {"Memory", int64_t{112} << 30},
+                          {{"Binds", binds},
+                           {"NetworkMode", "host"},
+                           {"IpcMode", "host"},
+                           {"Memory", int64_t{112} << 30},
                            {"RestartPolicy", {{"Name", "no"}}}}}}});
   }
 

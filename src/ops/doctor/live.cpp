@@ -157,12 +157,6 @@ bool LiveContext::serving(const LiveNode& node) const {
   return found != node.facts.host.units->end() && found->second.active == "active";
 }
 
-NodeAnswer read_answer(const std::string& node, std::string_view answer) {
-  NodeAnswer result{.node = node};
-  result.facts = read_facts(parse_dump(answer, result.faults), result.faults);
-  return result;
-}
-
 Findings diagnose_live(const Site& site, const std::vector<NodeAnswer>& answers, const LiveOptions& options) {
   Findings findings;
   LiveContext context(site, answers, options, findings);
@@ -176,6 +170,22 @@ Findings diagnose_live(const Site& site, const std::vector<NodeAnswer>& answers,
   }
   std::stable_sort(findings.begin(), findings.end(),
                    [](const Finding& a, const Finding& b) { return a.severity < b.severity; });
+  return findings;
+}
+
+Findings diagnose_node(const NodeAnswer& answer, const std::vector<std::string>& rule_ids) {
+  Site site;
+  site.nodes.nodes.push_back({.name = answer.node});
+  const std::vector<NodeAnswer> answers = {answer};
+  const LiveOptions options;
+  Findings findings;
+  LiveContext context(site, answers, options, findings);
+  for (const std::string& id : rule_ids) {
+    const Rule* rule = find_rule(id);
+    SPARK_CHECK(rule != nullptr && rule->node != nullptr);
+    context.begin(*rule);
+    for (const LiveNode& node : context.nodes()) rule->node(context, node);
+  }
   return findings;
 }
 

@@ -13,32 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "ops/probe/facts.h"
+#include "ops/probe/answer.h"
 #include "ops/site/finding.h"
 #include "ops/site/site.h"
 
 namespace spark::ops {
-
-enum class ProbeOutcome {
-  kAnswered,
-  kUnreachable,  // no session with the node
-  kFailed,       // a session, but the script could not be run to its end
-};
-
-struct NodeAnswer {
-  std::string node;
-  ProbeOutcome outcome = ProbeOutcome::kAnswered;
-  std::string problem = {};  // of the other two, one line
-  std::string hint = {};
-  Facts facts = {};
-  Faults faults = {};  // of reading the answer
-  // When the script was sent and its answer complete, on this machine's clock (seconds since 1970); empty for
-  // recorded answers.
-  std::optional<double> sent_s = {}, received_s = {};
-};
-
-// What a node answered, as text, becomes facts.
-NodeAnswer read_answer(const std::string& node, std::string_view answer);
 
 struct LiveOptions {
   bool expect_stopped = false;  // before the first start: that nothing serves is no finding
@@ -50,6 +29,9 @@ struct LiveOptions {
 // (diagnose() first).
 Findings diagnose_live(const Site& site, const std::vector<NodeAnswer>& answers,
                        const LiveOptions& options = {});
+
+// Some rules about one machine by itself, by id, for `spark host check`. They need no site.
+Findings diagnose_node(const NodeAnswer& answer, const std::vector<std::string>& rule_ids);
 
 // Any node that could not be reached?
 bool any_unreachable(const std::vector<NodeAnswer>& answers);

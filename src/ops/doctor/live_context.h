@@ -102,7 +102,8 @@ NodeRule memory_total, memory_available, memory_fragmentation, memory_huge_pages
 
 NodeRule host_boot_target, host_display_manager, host_boot_order, host_modeset, host_fbdev, host_drm_card,
     host_drm_master, host_console, host_splash, host_idle_services, host_nvme, host_fans, host_failed_units,
-    host_boot_complete, recovery_files, recovery_watchdog, recovery_panic, recovery_ssh, recovery_timer;
+    host_boot_complete, recovery_files, recovery_watchdog, recovery_panic, recovery_ssh, recovery_timer,
+    recovery_plymouth, recovery_sshd;
 
 NodeRule gpu_present, gpu_clock, gpu_hang, gpu_processes, gpu_slowdown, gpu_temperature;
 

@@ -284,6 +284,23 @@ void recovery_ssh(LiveContext& context, const LiveNode& node) {
   }
 }
 
+void recovery_plymouth(LiveContext& context, const LiveNode& node) {
+  if (!node.facts.host.units) return;  // reported by recovery.ssh
+  const Unit* unit = unit_of(node, "plymouth-quit-wait.service");
+  if (unit == nullptr || !unit->exists() || unit->start_limit_s == 40) return;
+  const std::string limit =
+      unit->start_limit_s ? format_fixed(*unit->start_limit_s, 0) + " s" : std::string("no limit");
+  context.warn(node.name(), "plymouth-quit-wait.service has " + limit, "40 s", kApply);
+}
+
+void recovery_sshd(LiveContext& context, const LiveNode& node) {
+  const auto& valid = node.facts.host.sshd_valid;
+  if (!valid) return context.unknown(node, "whether sshd accepts its configuration", "sshd-test");
+  if (*valid) return;
+  context.error(node.name(), "sshd -t " + node.facts.why("sshd-test"), "a valid configuration",
+                "correct it before sshd restarts");
+}
+
 void recovery_timer(LiveContext& context, const LiveNode& node) {
   if (!node.facts.host.units) return;  // reported by recovery.ssh
   const Unit* timer = unit_of(node, "spark-management-health.timer");

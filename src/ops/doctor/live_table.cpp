@@ -282,7 +282,15 @@ constexpr Rule kRules[] = {
               "It restarts an sshd that stopped answering.", "spark host apply", kSparkOnly,
               live::recovery_timer),
 
-    node_rule("gpu.present", kError, true, "GPU", "nvidia-smi answers and names a GB10.",
+    node_rule("recovery.plymouth", kWarning, false, "The boot does not wait for the splash screen",
+              "Where plymouth-quit-wait.service exists, its start is limited to 40 s.",
+              "The vendor's unit has no limit: nodes have waited for 100 minutes.", "spark host apply",
+              kSparkOnly, live::recovery_plymouth),
+    node_rule("recovery.sshd-config", kError, false, "sshd accepts its configuration", "`sshd -t` succeeds.",
+              "At its next restart sshd would not come back.", "Correct the line that sshd -t names.",
+              kSparkOnly, live::recovery_sshd),
+
+    node_rule("gpu.present", kError, true, "The GPU answers", "nvidia-smi answers and names a GB10.",
               "No rank can start.", "dmesg; reboot.", kSparkOnly, live::gpu_present),
     node_rule(
         "gpu.clock", kError, false, "Clock latch", "While serving, the GPU runs at 1,000 MHz or more.",
@@ -322,7 +330,7 @@ constexpr Rule kRules[] = {
     node_rule("fabric.rate", kError, false, "Link rate", "200 Gb/s on every device.",
               "A cable of a lower class, or a bad contact.", "Reseat or exchange the named cable.",
               kSparkOnly, live::fabric_rate),
-    node_rule("fabric.mtu", kError, false, "MTU", "9000 on every fabric interface.",
+    node_rule("fabric.mtu", kError, false, "MTU of the interfaces", "9000 on every fabric interface.",
               "Large packets are dropped without a word.", "Set it in netplan at both ends.", kAlways,
               live::fabric_mtu),
     node_rule("fabric.rdma-mtu", kError, false, "RDMA MTU", "active_mtu 4096 on every device.",

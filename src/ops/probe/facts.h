@@ -185,8 +185,9 @@ struct GpuProcess {
 struct Unit {
   std::string load, active, sub, file;  // LoadState, ActiveState, SubState, UnitFileState
   bool alias = false;                   // asked for by another name
-  std::optional<int64_t> oom_score_adjust;
-  std::optional<int64_t> memory_min_bytes;
+  std::optional<int64_t> oom_score_adjust = {};
+  std::optional<int64_t> memory_min_bytes = {};
+  std::optional<double> start_limit_s = {};  // TimeoutStartUSec; empty: unlimited
 
   bool exists() const { return !load.empty() && load != "not-found"; }
   bool running() const { return active == "active" || active == "activating" || active == "reloading"; }
@@ -212,6 +213,7 @@ struct HostFacts {
   std::optional<std::vector<BootEntry>> boot_entries;  // in boot order
   std::map<std::string, std::string>
       nvme_coalescing;                              // device -> value as hexadecimal digits, or "unreadable"
+  std::optional<bool> sshd_valid;                   // sshd -t
   std::map<std::string, std::string> sshd;          // effective limits, by lower-case name
   std::map<std::string, std::string> policy_files;  // path -> SHA-256 of the recovery policy's files
   bool policy_files_known = false;

@@ -54,6 +54,7 @@ void add_unit(const std::map<std::string, std::string>& values, std::map<std::st
             false,
             whole_number(value("OOMScoreAdjust")),
             whole_number(value("MemoryMin"))};
+  unit.start_limit_s = seconds_of(value("TimeoutStartUSec"));
   units[id] = unit;
   unit.alias = true;
   for (const std::string& name : words_of(value("Names"))) units.emplace(name, unit);
@@ -206,6 +207,12 @@ void read_host(const FactReader& reader) {
       if (words.size() == 2) host.sshd[words[0]] = words[1];
     }
   }
+  const CommandAnswer* test = reader.dump().command("sshd-test");
+  if (test != nullptr && test->status != kCommandMissing && test->status != kCommandTimedOut) {
+    const bool refused_us = test->error.find("sudo") != std::string::npos;
+    if (!refused_us) host.sshd_valid = test->ok();
+  }
+  if (test != nullptr && !test->ok()) reader.facts().failures["sshd-test"] = test->failure();
   // sha256sum fails when one of the files does not exist, and still prints the others.
   if (const CommandAnswer* files = reader.dump().command("policy-files")) {
     host.policy_files_known = files->status <= 1;

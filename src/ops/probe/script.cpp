@@ -18,6 +18,7 @@ constexpr const char* kUnits[] = {"display-manager.service",
                                   "nv-cpu-governor.service",
                                   "docker.service",
                                   "nvidia-nvme-interrupt-coalescing.service",
+                                  "plymouth-quit-wait.service",
                                   "lldpd.service",
                                   "ssh.service",
                                   "tailscaled.service",
@@ -136,6 +137,7 @@ std::string probe_script(const ProbeRequest& request) {
          assignment("mount_sources", word_list(request.mount_sources)) +
          assignment("disk_paths", word_list(request.mount_sources)) +
          assignment("policy_files", word_list(request.policy_files)) +
+         assignment("limit", std::to_string(request.limit_s)) +
          assignment("fragmentation", request.fragmentation ? "1" : "0") + paths_group(request.peers) +
          kProbeScriptBody;
 }

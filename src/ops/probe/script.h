@@ -29,17 +29,18 @@ struct ProbePeer {
 // What depends on the site. Everything may be empty: the script then leaves that question out.
 struct ProbeRequest {
   std::string root = "/";
-  std::string service;  // container or unit
-  std::string image;
-  std::string model_folder;  // on the node, as the mount's source says
-  std::string checkout;      // the deployment repository on the node
-  std::string candidate;     // kernel releases of the policy
-  std::string fallback;
-  std::string fan_certificate;
-  std::vector<std::string> packages;
-  std::vector<std::string> mount_sources;
-  std::vector<std::string> policy_files;  // of the recovery policy (their digests are asked for)
-  std::vector<ProbePeer> peers;
+  std::string service = {};  // container or unit
+  std::string image = {};
+  std::string model_folder = {};  // on the node, as the mount's source says
+  std::string checkout = {};      // the deployment repository on the node
+  std::string candidate = {};     // kernel releases of the policy
+  std::string fallback = {};
+  std::string fan_certificate = {};
+  std::vector<std::string> packages = {};
+  std::vector<std::string> mount_sources = {};
+  std::vector<std::string> policy_files = {};  // of the recovery policy (their digests are asked for)
+  std::vector<ProbePeer> peers = {};
+  int limit_s = 5;            // per command
   bool fragmentation = true;  // ask ext4 about the checkpoint's extents; takes up to 15 s on a cold disk
 };
 

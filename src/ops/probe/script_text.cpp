@@ -166,7 +166,7 @@ group_systemd() {
   run system-state systemctl is-system-running
   run failed-units systemctl --failed --no-legend --plain
   run manager systemctl show -p RuntimeWatchdogUSec -p RebootWatchdogUSec
-  run units systemctl show -p Id -p Names -p LoadState -p ActiveState -p SubState -p UnitFileState -p MemoryMin -p OOMScoreAdjust -p MainPID -- $units
+  run units systemctl show -p Id -p Names -p LoadState -p ActiveState -p SubState -p UnitFileState -p MemoryMin -p OOMScoreAdjust -p MainPID -p TimeoutStartUSec -- $units
 }
 
 group_kernel() {
@@ -182,6 +182,7 @@ group_boot() {
   run grub-environment $sudo grub-editenv list
   run efi efibootmgr
   run build-note $sudo od -An -v -tx1 sys/module/nvidia/notes/.note.gnu.build-id
+  run sshd-test $sudo sshd -t
   run sshd sh -c "$sudo sshd -T | grep -iE '^(logingracetime|maxstartups|persourcemaxstartups) '"
   [ -z "$policy_files" ] || run policy-files $sudo sha256sum $policy_files
 }
@@ -248,7 +249,6 @@ group_model() {
 probe() {
   cd "$root" || exit 1
   live=1; [ "$root" = / ] || live=0
-  limit=5
   sudo=; [ "$(id -u)" = 0 ] || sudo='sudo -n'
   echo 'spark-probe 1'
   run clock-start date +%s.%N
