@@ -1,15 +1,12 @@
 #include "checkpoint_findings.h"
 
-#include <openssl/evp.h>
-
 #include <filesystem>
-#include <fstream>
-#include <memory>
 #include <set>
 #include <sstream>
 
 #include "common/error.h"
 #include "common/file.h"
+#include "common/hash.h"
 #include "engine/checkpoint/inspect.h"
 #include "ops/site/text_forms.h"
 
@@ -17,26 +14,6 @@ namespace spark::app {
 namespace {
 
 constexpr const char* kDownload = "download the pinned revision again";
-
-// Of a file that may be larger than memory.
-std::string sha256_of_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error("cannot be opened", path);
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
-  SPARK_CHECK(context && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1);
-  std::vector<char> buffer(size_t{4} << 20);
-  while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || file.gcount() > 0) {
-    SPARK_CHECK(EVP_DigestUpdate(context.get(), buffer.data(), static_cast<size_t>(file.gcount())) == 1);
-  }
-  if (file.bad()) throw Error("cannot be read to its end", path);
-  unsigned char digest[32];
-  unsigned length = 0;
-  SPARK_CHECK(EVP_DigestFinal_ex(context.get(), digest, &length) == 1 && length == sizeof digest);
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const unsigned char byte : digest) text += kDigits[byte >> 4], text += kDigits[byte & 15U];
-  return text;
-}
 
 void compare(const std::string& folder, const std::string& manifest, ops::Findings& findings) {
   const auto add = [&](const std::string& file, std::string where, std::string evidence,
@@ -67,7 +44,7 @@ void compare(const std::string& folder, const std::string& manifest, ops::Findin
     std::error_code failed;
     if (!std::filesystem::is_regular_file(path, failed)) {
       add(path, {}, "does not exist", "a file with the SHA-256 " + hash);
-    } else if (const std::string found = sha256_of_file(path); found != hash) {
+    } else if (const std::string found = sha256_hex_of_file(path); found != hash) {
       add(path, {}, "has the SHA-256 " + found, hash);
     }
   }

@@ -186,10 +186,10 @@ class ProbeCorpus {
       dump.commands.erase(name);
     } else if (verb == "change" || verb == "alter") {
       std::string& text = verb == "change" ? dump.files.at(name) : dump.commands.at(name).output;
-      const size_t arrow = value.find(" => ");
+      const size_t arrow = value.find(" =>");
       const std::string old_text = value.substr(0, arrow);
       if (text.find(old_text) == std::string::npos) throw Error("finds nothing to change", line);
-      replace_all(text, old_text, value.substr(arrow + 4));
+      replace_all(text, old_text, value.substr(std::min(arrow + 4, value.size())));
     } else {
       throw Error("is no edit", line);
     }

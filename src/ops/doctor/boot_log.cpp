@@ -67,7 +67,7 @@ BootLogPolicy read_boot_log_policy(const Json& document, Faults& faults) {
     if (pattern.id.empty() || !ids.insert(pattern.id).second)
       item.field("id").fault("must be there, and once only");
     pattern.any = read_phrases(item.field("any"));
-    const std::string severity = item.field("severity").string("error");
+    const std::string severity = item.field("severity").optional_string().value_or("error");
     if (severity != "error" && severity != "warning")
       item.field("severity").fault("is \"" + severity + "\"; it must be \"error\" or \"warning\"");
     pattern.severity = severity == "warning" ? Severity::kWarning : Severity::kError;

@@ -175,7 +175,7 @@ Findings diagnose_live(const Site& site, const std::vector<NodeAnswer>& answers,
 
 Findings diagnose_node(const NodeAnswer& answer, const std::vector<std::string>& rule_ids) {
   Site site;
-  site.nodes.nodes.push_back({.name = answer.node});
+  site.nodes.nodes.emplace_back().name = answer.node;
   const std::vector<NodeAnswer> answers = {answer};
   const LiveOptions options;
   Findings findings;

@@ -42,7 +42,7 @@ void memory_total(LiveContext& context, const LiveNode& node) {
   for (const LiveNode& other : context.nodes()) {
     if (&other == &node) return;  // compared with those before it only
     const auto& theirs = other.facts.memory.total_kib;
-    if (!theirs || std::abs(*theirs - *total) <= kMemoryDifferenceKib) continue;
+    if (!theirs || *theirs < kSparkMemoryKib || std::abs(*theirs - *total) <= kMemoryDifferenceKib) continue;
     context.warn(node.name(), "has " + gib(*total) + " of memory, " + other.name() + " has " + gib(*theirs),
                  "equal machines", "compare kernel command line and firmware of both");
     return;

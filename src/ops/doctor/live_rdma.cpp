@@ -85,6 +85,11 @@ const Gid* slot(const RdmaDevice& device, int64_t index) {
   return nullptr;
 }
 
+// A lab may show RDMA devices, but need not.
+bool no_rdma_here(const LiveContext& context, const LiveNode& node) {
+  return context.profile.host.hardware != "spark" && node.facts.network.rdma.empty();
+}
+
 // Calls `body` for every device of the peer map that exists.
 template <typename Body>
 void for_devices(const LiveNode& node, Body&& body) {
@@ -112,6 +117,7 @@ void fabric_functions(LiveContext& context, const LiveNode& node) {
 }
 
 void fabric_devices(LiveContext& context, const LiveNode& node) {
+  if (no_rdma_here(context, node)) return;
   for (const std::string& name : node.node.devices()) {
     if (node.facts.network.device(name) != nullptr || function_missing(node, name)) continue;
     context.error(place_of(context, node, name), "the RDMA device " + port_text(name) + " does not exist",

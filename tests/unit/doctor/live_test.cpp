@@ -40,6 +40,7 @@ std::vector<std::string> fields(const std::string& line) {
     parts.push_back(rest.substr(0, at));
     rest = rest.substr(at + 3);
   }
+  test::replace_all(rest, "\\n", "\n");
   parts.push_back(rest);
   parts.resize(3);
   return parts;
