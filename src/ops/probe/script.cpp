@@ -28,16 +28,14 @@ std::string assignment(const char* name, const std::string& value) {
   return std::string(name) + "=" + shell_quote(value) + "\n";
 }
 
-// Words that the script expands unquoted: anything that would split or glob is left out. Paths with blanks
-// cannot be asked about in one word list, and a node map or profile with such names is refused elsewhere.
-std::string word_list(const std::vector<std::string>& words) {
+// A function of the script that runs its arguments with these words behind them; without words it runs
+// nothing, unless the question makes sense all the same.
+std::string with_words(const char* name, const std::vector<std::string>& words, bool ask_without = false) {
   std::string list;
   for (const std::string& word : words) {
-    const bool plain =
-        !word.empty() && word[0] != '-' && word.find_first_of(" \t\n*?[]\\") == std::string::npos;
-    if (plain) list += (list.empty() ? "" : " ") + word;
+    if (!word.empty()) list += " " + shell_quote(word);
   }
-  return list;
+  return std::string(name) + (list.empty() && !ask_without ? "() { :; }\n" : "() { \"$@\"" + list + "; }\n");
 }
 
 std::string paths_group(const std::vector<ProbePeer>& peers) {
@@ -128,17 +126,18 @@ std::string probe_script(const ProbeRequest& request) {
     units.push_back(request.service + ".service");
     units.push_back(request.service + "-memguard.service");
   }
+  std::vector<std::string> disks = {"/", "/boot", "/dev/shm", "/var/lib/docker"};
+  disks.insert(disks.end(), request.mount_sources.begin(), request.mount_sources.end());
   return assignment("root", request.root) + assignment("service", request.service) +
          assignment("image", request.image) + assignment("model_folder", request.model_folder) +
-         assignment("checkout", request.checkout) + assignment("candidate", word_list({request.candidate})) +
-         assignment("fallback", word_list({request.fallback})) +
+         assignment("checkout", request.checkout) + assignment("candidate", request.candidate) +
          assignment("fan_certificate", request.fan_certificate) +
-         assignment("packages", word_list(packages)) + assignment("units", word_list(units)) +
-         assignment("mount_sources", word_list(request.mount_sources)) +
-         assignment("disk_paths", word_list(request.mount_sources)) +
-         assignment("policy_files", word_list(request.policy_files)) +
          assignment("limit", std::to_string(request.limit_s)) +
-         assignment("fragmentation", request.fragmentation ? "1" : "0") + paths_group(request.peers) +
+         assignment("fragmentation", request.fragmentation ? "1" : "0") +
+         with_words("with_releases", {request.candidate, request.fallback}, true) +
+         with_words("with_packages", packages) + with_words("with_units", units) +
+         with_words("with_disks", disks) + with_words("with_mounts", request.mount_sources) +
+         with_words("with_policy_files", request.policy_files) + paths_group(request.peers) +
          kProbeScriptBody;
 }
 

@@ -6,7 +6,8 @@ namespace spark::ops {
 //
 // run NAME COMMAND...   one section: "@NAME", the output with "|" before every line, the exit status as the
 //                       last such line, then the first lines of standard error with "!".
-// look NAME COMMAND...  the same for files, as "path:line"; a recorded tree is read as a node is.
+//                       In the file sections the output is "path:line"; a recorded tree is read as a node is,
+//                       its command outputs from .commands.
 // chain GROUP...        runs all groups at once and prints their outputs one after another without a file
 //                       between them: each group writes into a pipe whose reader first finishes its own. The
 //                       last one prints directly, so the group with the longest answer stands there.
@@ -51,12 +52,6 @@ section() {
 } 5>&1
 
 run() {
-  if [ "$live" = 0 ]; then section "$1" recorded "$1"; return; fi
-  name=$1; shift
-  section "$name" limited "$limit" "$@"
-}
-
-look() {
   name=$1; shift
   section "$name" limited "$limit" "$@"
 }
@@ -67,8 +62,8 @@ chain() {
   eval "$group" </dev/null | { chain "$@"; cat; }
 }
 
-group_files() {
-  look files grep -sH '' proc/cmdline proc/meminfo proc/buddyinfo proc/swaps proc/uptime \
+files() {
+  run files grep -sH '' proc/cmdline proc/meminfo proc/buddyinfo proc/swaps proc/uptime \
     proc/sys/kernel/osrelease proc/sys/kernel/hostname proc/sys/kernel/panic proc/sys/kernel/panic_on_oops \
     proc/sys/kernel/random/boot_id proc/sys/vm/panic_on_oom proc/sys/vm/min_free_kbytes \
     proc/sys/vm/watermark_boost_factor proc/sys/vm/nr_hugepages \
@@ -95,11 +90,14 @@ group_files() {
     sys/class/infiniband/*/device/aer_dev_correctable \
     sys/class/net/*/speed sys/class/thermal/cooling_device*/type \
     sys/class/drm/card*/device/uevent sys/devices/system/cpu/cpufreq/policy*/scaling_governor
-  look gids grep -sHv '^[0:]*$' sys/class/infiniband/*/ports/1/gids/*
-  look modprobe grep -sHvE '^[[:space:]]*(#|$)' etc/modprobe.d/*.conf
-  if [ "$live" = 0 ]; then root_only=; else root_only=$sudo; fi
-  look files-root $root_only grep -sH '' sys/module/nvidia_drm/parameters/modeset \
+  run gids grep -sHv '^[0:]*$' sys/class/infiniband/*/ports/1/gids/*
+  run modprobe grep -sHvE '^[[:space:]]*(#|$)' etc/modprobe.d/*.conf
+  run files-root $sudo grep -sH '' sys/module/nvidia_drm/parameters/modeset \
     sys/module/nvidia_drm/parameters/fbdev proc/pagetypeinfo
+}
+
+group_files() {
+  files
   run modules grep -sE '^(nvidia|mlx5|ib_uverbs|rdma_cm|dgx_)' proc/modules
   run pci sh -c 'for device in sys/bus/pci/devices/*; do
       vendor=; read -r vendor <"$device/vendor" || continue
@@ -111,7 +109,7 @@ group_files() {
       done
       printf "%s\n" "$line"
     done'
-  run boot sh -c 'for release in "$@"; do
+  with_releases run boot sh -c 'for release in "$@"; do
       for name in "boot/vmlinuz-$release" "boot/initrd.img-$release" "boot/config-$release"; do
         if [ -s "$name" ]; then echo "file /$name"; elif [ -e "$name" ]; then echo "empty /$name"; else echo "absent /$name"; fi
       done
@@ -122,7 +120,7 @@ group_files() {
     done
     for name in dev/infiniband/uverbs0 dev/dri/by-path/pci-000f:01:00.0-card dev/nvidia0 swap.img swap-64k.img; do
       if [ -e "$name" ]; then echo "file /$name"; else echo "absent /$name"; fi
-    done' sh $candidate $fallback
+    done' sh
   run limits sh -c 'for letter in l n s; do echo "$letter $(ulimit -$letter)"; done'
 }
 
@@ -137,16 +135,16 @@ group_base() {
   run neighbours ip -j neigh
   run forward $sudo iptables -S FORWARD
   run listeners $sudo ss -Hltnp
-  run disks df -Pk / /boot /dev/shm /var/lib/docker $disk_paths
+  with_disks run disks df -Pk
   run time-sync timedatectl show -p NTPSynchronized
   run kernel-log sh -c "$sudo dmesg | grep -E 'NV_ERR_NO_MEMORY|NVRM: Xid|AER: |Out of memory|oom-kill' | tail -n 40"
-  run mounts sh -c 'for folder in "$@"; do
+  with_mounts run mounts sh -c 'for folder in "$@"; do
       mode=
       [ ! -e "$folder" ] || mode=e
       [ ! -r "$folder" ] || mode=${mode}r
       [ ! -w "$folder" ] || mode=${mode}w
       printf "%s %s\n" "${mode:--}" "$folder"
-    done' sh $mount_sources
+    done' sh
   [ -z "$checkout" ] || {
     run checkout git -C "$checkout" rev-parse HEAD
     run checkout-changes git -C "$checkout" --no-optional-locks status --porcelain --untracked-files=all
@@ -166,7 +164,7 @@ group_systemd() {
   run system-state systemctl is-system-running
   run failed-units systemctl --failed --no-legend --plain
   run manager systemctl show -p RuntimeWatchdogUSec -p RebootWatchdogUSec
-  run units systemctl show -p Id -p Names -p LoadState -p ActiveState -p SubState -p UnitFileState -p MemoryMin -p OOMScoreAdjust -p MainPID -p TimeoutStartUSec -- $units
+  with_units run units systemctl show -p Id -p Names -p LoadState -p ActiveState -p SubState -p UnitFileState -p MemoryMin -p OOMScoreAdjust -p MainPID -p TimeoutStartUSec --
 }
 
 group_kernel() {
@@ -175,7 +173,7 @@ group_kernel() {
 }
 
 group_boot() {
-  [ -z "$packages" ] || run packages dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\n' $packages
+  with_packages run packages dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\n'
   run secure-boot mokutil --sb-state
   [ -z "$fan_certificate" ] || run fan-key $sudo mokutil --test-key "$fan_certificate"
   run grub-menu $sudo grep -E '^[[:space:]]*(set default=|submenu |menuentry |linux|})' boot/grub/grub.cfg
@@ -184,7 +182,7 @@ group_boot() {
   run build-note $sudo od -An -v -tx1 sys/module/nvidia/notes/.note.gnu.build-id
   run sshd-test $sudo sshd -t
   run sshd sh -c "$sudo sshd -T | grep -iE '^(logingracetime|maxstartups|persourcemaxstartups) '"
-  [ -z "$policy_files" ] || run policy-files $sudo sha256sum $policy_files
+  with_policy_files run policy-files $sudo sha256sum
 }
 
 group_devices() {
@@ -248,9 +246,17 @@ group_model() {
 
 probe() {
   cd "$root" || exit 1
-  live=1; [ "$root" = / ] || live=0
-  sudo=; [ "$(id -u)" = 0 ] || sudo='sudo -n'
   echo 'spark-probe 1'
+  sudo=
+  if [ "$root" != / ]; then
+    files
+    for file in .commands/*; do
+      case $file in *.status | *.error | '.commands/*') ;; *) section "${file##*/}" recorded "${file##*/}" ;; esac
+    done
+    echo '#end'
+    return
+  fi
+  [ "$(id -u)" = 0 ] || sudo='sudo -n'
   run clock-start date +%s.%N
   chain group_model group_docker group_kernel group_boot group_devices group_gpu group_systemd group_paths group_base group_files
   run clock-end date +%s.%N

@@ -82,14 +82,7 @@ TEST(Script, ARecordedTreeAnswersAsTheNodeDid) {
   const ProbeDump recorded = healthy();
   record_dump(recorded, root);
   const auto before = tree_of(folder.path());
-  ProbeRequest request{
-      .root = root, .service = "dsv41-serving", .image = "x", .model_folder = "/m", .checkout = "/c"};
-  request.candidate = "7.0.0-1019-nvidia-64k";
-  request.fan_certificate = "/k", request.policy_files = {"/p"};
-  request.peers = {{"rocep1s0f0", "enp1s0f0np0", "10.12.1.2"},
-                   {"roceP2p1s0f0", "enP2p1s0f0np0", "10.12.2.2"},
-                   {"rocep1s0f1", "enp1s0f1np1", "10.13.1.3"},
-                   {"roceP2p1s0f1", "enP2p1s0f1np1", "10.13.2.3"}};
+  const ProbeRequest request{.root = root};
   const NodeAnswer answer = probe_here("node1", request);
   Faults faults;
   const ProbeDump read = parse_dump(answer.text, faults);
