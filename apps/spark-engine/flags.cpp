@@ -6,6 +6,7 @@
 #include <map>
 
 #include "common/file.h"
+#include "config_file.h"
 #include "flag_groups.h"
 
 namespace spark::app {
@@ -38,17 +39,12 @@ void read_keys(EngineFlags& flags, const std::string& key_file) {
   flags.api_keys = std::move(keys);
 }
 
-}  // namespace
-
-std::optional<EngineFlags> parse_flags(int argc, char** argv, int& exit_code) {
-  EngineFlags flags;
-  flags.model.backend = engine::backend_names().front();  // the fastest of this build
-  flags.model.limits = {.max_sequences = 8, .max_context = 0, .max_step_rows = 512};
-  std::string key_file;
-  CLI::App app("Serves a DeepSeek V4.1 Flash checkpoint over OpenAI's API.", "spark-engine");
-  app.set_version_flag("--version", std::string("spark-engine ") + SPARK_VERSION);
-  add_model_flags(app, flags);
-  add_server_flags(app, flags, key_file);
+void add_general_flags(CLI::App& app, EngineFlags& flags, std::string& config_file) {
+  app.add_option("--config", config_file,
+                 "YAML file with flags, by their names without dashes; the command line wins");
+  app.add_flag("--check", flags.check_only,
+               "Check flags, checkpoint, memory and port, print what would be used, start nothing")
+      ->default_str("off");
   const std::map<std::string, LogLevel> levels = {{"debug", LogLevel::kDebug},
                                                   {"info", LogLevel::kInfo},
                                                   {"warning", LogLevel::kWarning},
@@ -56,8 +52,30 @@ std::optional<EngineFlags> parse_flags(int argc, char** argv, int& exit_code) {
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
       ->transform(CLI::CheckedTransformer(levels, CLI::ignore_case))
       ->default_str("info");
+  const std::map<std::string, LogFormat> formats = {{"text", LogFormat::kText}, {"json", LogFormat::kJson}};
+  app.add_option("--log-format", flags.log_format, "text, or json: one object a line")
+      ->transform(CLI::CheckedTransformer(formats, CLI::ignore_case))
+      ->default_str("text");
+}
+
+}  // namespace
+
+std::optional<EngineFlags> parse_flags(int argc, char** argv, int& exit_code) {
+  EngineFlags flags;
+  flags.model.backend = engine::backend_names().front();  // the fastest of this build
+  flags.model.limits = {.max_sequences = 8, .max_context = 0, .max_step_rows = 512};
+  std::string key_file;
+  std::string config_file;
+  CLI::App app("Serves a DeepSeek V4.1 Flash checkpoint over OpenAI's API.", "spark-engine");
+  app.set_version_flag("--version", std::string("spark-engine ") + SPARK_VERSION);
+  add_model_flags(app, flags);
+  add_speculation_flags(app, flags);
+  add_server_flags(app, flags, key_file);
+  add_general_flags(app, flags, config_file);
   try {
     app.parse(argc, argv);
+    if (!config_file.empty()) apply_config_file(app, config_file);
+    if (flags.model.folder.empty()) throw CLI::RequiredError("MODEL_DIR");
   } catch (const CLI::ParseError& error) {
     exit_code = app.exit(error, std::cout, std::cerr) == 0 ? 0 : kUsage;
     return std::nullopt;

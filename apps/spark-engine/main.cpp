@@ -2,6 +2,7 @@
 #include <csignal>
 
 #include "../run_program.h"
+#include "check.h"
 #include "flags.h"
 #include "serve.h"
 
@@ -15,9 +16,10 @@ int run(int argc, char** argv) {
   const auto flags = parse_flags(argc, argv, exit_code);
   if (!flags) return exit_code;
   set_log_level(flags->log_level);
+  set_log_format(flags->log_format);
   // A reader of our output that goes away must not end the server.
   std::signal(SIGPIPE, SIG_IGN);
-  return serve(*flags);
+  return flags->check_only ? check(*flags) : serve(*flags);
 }
 
 }  // namespace

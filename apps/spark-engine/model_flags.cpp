@@ -14,8 +14,7 @@ std::string join(const std::vector<std::string>& words) {
 
 void add_model_flags(CLI::App& app, EngineFlags& flags) {
   app.add_option("MODEL_DIR", flags.model.folder,
-                 "Folder of the checkpoint: config.json, tokenizer.json, shards")
-      ->required();
+                 "Folder of the checkpoint: config.json, tokenizer.json, shards (required)");
   app.add_option("--served-model-name", flags.served_names,
                  "Names the API knows the model by; the first is in answers")
       ->allow_extra_args(false)  // one name each time, or MODEL_DIR after it would be taken for a name
@@ -38,6 +37,11 @@ void add_model_flags(CLI::App& app, EngineFlags& flags) {
                  "Tokens of one step, all sequences together")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 19));
+  app.add_option(
+         "--generation-config", flags.generation_config,
+         "Defaults of requests: auto (generation_config.json of MODEL_DIR, if it has one), vllm (none), "
+         "or the folder that has the file")
+      ->capture_default_str();
   app.add_option("--engram-cache-mib", flags.engram_cache_mib,
                  "Host memory for rows of the Engram tables read lately, of all tables together")
       ->capture_default_str()

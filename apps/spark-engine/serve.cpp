@@ -1,90 +1,82 @@
 #include "serve.h"
 
-#include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <iostream>
+#include <thread>
 
-#include "common/clock.h"
+#include "boot_log.h"
 #include "common/error.h"
-#include "common/file.h"
+#include "common/log.h"
 #include "common/units.h"
 #include "engine/serve/service.h"
-#include "model/config.h"
-#include "text/tokenizer.h"
+#include "prepare.h"
 
 namespace spark::app {
 namespace {
 
 constexpr int kInterrupted = 130;
 
-std::string folder_name(const std::string& folder) {
-  const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
-  const std::string name = path.has_filename() ? path.filename() : path.parent_path().filename();
-  return name.empty() ? "model" : name;
-}
-
-bool is_loopback(const engine::HttpOptions& http) {
-  return !http.unix_socket.empty() || http.host == "localhost" || http.host == "::1" ||
-         http.host.starts_with("127.");
-}
-
-// The tokenizer must know the token that ends an answer.
-int32_t end_token(const model::ModelConfig& config, const text::Tokenizer& tokenizer,
-                  const std::string& folder) {
-  if (tokenizer.contains(config.eos_token_id)) return config.eos_token_id;
-  throw Error(
-      "has no token " + std::to_string(config.eos_token_id) + ", which config.json says ends an answer",
-      folder + "/tokenizer.json", "tokenizer.json and config.json must come from the same release");
-}
-
-int32_t context_length(const EngineFlags& flags, const model::ModelConfig& config) {
-  const int64_t end = config.max_position_embeddings;
-  if (!flags.max_model_len) return static_cast<int32_t>(std::min<int64_t>(kDefaultModelLen, end));
-  if (*flags.max_model_len > end) {
-    throw Error("is " + std::to_string(*flags.max_model_len) + "; the model ends at " + std::to_string(end) +
-                    " tokens",
-                "--max-model-len");
+// The server's thread. Ends the server when it goes, if nothing else has.
+class ServerThread {
+ public:
+  ServerThread(engine::HttpServer& server, engine::HttpHandler& handler)
+      : server_(server), thread_([&server, &handler] { server.run(handler); }) {}
+  ~ServerThread() {
+    if (!thread_.joinable()) return;
+    server_.drain(0);
+    thread_.join();
   }
-  return *flags.max_model_len;
+  ServerThread(const ServerThread&) = delete;
+  ServerThread& operator=(const ServerThread&) = delete;
+
+  void join() { thread_.join(); }
+
+ private:
+  engine::HttpServer& server_;
+  std::thread thread_;
+};
+
+void watch_signals(engine::HttpServer& server, const engine::BootGate& gate, double drain_timeout_s) {
+  server.watch_signals([&server, &gate, drain_timeout_s](int count) {
+    // While the model loads there is nothing to finish and nothing to put in order.
+    if (count > 1 || !gate.is_open()) std::_Exit(kInterrupted);
+    log_info("finishing the requests in progress; a second signal ends them at once");
+    server.drain(drain_timeout_s);
+  });
 }
 
 }  // namespace
 
-int serve(EngineFlags flags) {
-  const double started_s = monotonic_s();
-  const std::string& folder = flags.model.folder;
-  const std::string config_path = folder + "/config.json";
-  const model::ModelConfig config =
-      model::read_model_config(parse_json(read_file(config_path), config_path), config_path);
-  flags.model.limits.max_context = context_length(flags, config);
-  const text::Tokenizer tokenizer = text::Tokenizer::from_file(folder + "/tokenizer.json");
-  engine::ServiceOptions options;
-  options.served_names = flags.served_names.empty() ? std::vector{folder_name(folder)} : flags.served_names;
-  options.api_keys = flags.api_keys;
-  options.version = SPARK_VERSION;
-  options.engine.eos_token = end_token(config, tokenizer, folder);
-  options.engine.max_waiting = flags.max_queued;
-  const auto model = engine::load_model(flags.model);
-  log_info("loaded " + folder + " for the " + flags.model.backend + " backend in " +
-           format_fixed(monotonic_s() - started_s, 2) + " s");
+int serve(const EngineFlags& flags) {
+  engine::BootGate gate;
+  BootLog boot(gate);
+  boot.begin("reading configuration and tokenizer");
+  Prepared prepared = prepare(flags);
+  log_info("memory plan", {{"needed", format_bytes(prepared.memory.total())},
+                           {"mapped", format_bytes(prepared.memory.mapped)}});
 
   // In this order, so that the engine's thread ends before the server it answers through.
   engine::HttpServer server(flags.http);
-  engine::Service service(*model, tokenizer, options);
-  if (options.api_keys.empty() && !is_loopback(flags.http)) {
+  watch_signals(server, gate, flags.drain_timeout_s);
+  ServerThread thread(server, gate);
+  prepared.load.observer = &boot;
+  const auto model = engine::load_model(prepared.load);
+  boot.begin("generating the first token");
+  engine::Service service(*model, *prepared.tokenizer, prepared.service);
+  service.prove();
+  boot.finish();
+
+  if (flags.api_keys.empty() && !is_local(flags.http)) {
     log_warning("anyone who reaches " + server.address() +
                 " can use this server: give it a key with --api-key-file");
   }
-  server.watch_signals([&](int count) {
-    if (count > 1) std::_Exit(kInterrupted);
-    log_info("finishing the requests in progress; a second signal ends them at once");
-    server.drain(flags.drain_timeout_s);
-  });
-  log_info("serving \"" + options.served_names.front() + "\", " + std::to_string(service.max_sequences()) +
-           " sequences of up to " + format_count(static_cast<uint64_t>(service.max_context())) + " tokens");
+  log_info("serving", {{"model", prepared.service.served_names.front()},
+                       {"backend", model->backend().name()},
+                       {"sequences", service.max_sequences()},
+                       {"context", service.max_context()}});
+  gate.open(service);
   std::cout << "listening on " << server.address() << std::endl;
-  server.run(service);
+  thread.join();
   log_info("stopped");
   return 0;
 }

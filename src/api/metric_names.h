@@ -50,5 +50,6 @@ inline constexpr const char* kRequestLatency = "vllm:e2e_request_latency_seconds
 // Labels.
 inline constexpr const char* kModelLabel = "model_name";
 inline constexpr const char* kFinishedLabel = "finished_reason";
+inline constexpr const char* kPositionLabel = "position";  // of a draft in its block, from 0
 
 }  // namespace spark::api::metric

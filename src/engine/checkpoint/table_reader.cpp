@@ -221,7 +221,7 @@ void TableReader::prefetch(std::span<const int64_t> ids) {
   ahead_.notify_one();
 }
 
-void TableReader::wait_for_prefetches() {
+void TableReader::wait_for_prefetches() const {
   std::unique_lock lock(mutex_);
   arrived_.wait(lock, [this] { return to_prefetch_.empty() && !reading_ahead_; });
 }

@@ -67,7 +67,7 @@ class TableReader {
 
   TableCounters counters() const;
   // For tests: waits until nothing is left to read ahead.
-  void wait_for_prefetches();
+  void wait_for_prefetches() const;
 
  private:
   struct Wanted {
@@ -106,7 +106,7 @@ class TableReader {
 
   mutable std::mutex mutex_;         // of all that follows
   std::condition_variable ahead_;    // work for the thread, or the end
-  std::condition_variable arrived_;  // rows read ahead have come, or will not
+  mutable std::condition_variable arrived_;  // rows read ahead have come, or will not
   RowCache cache_;
   std::deque<std::vector<int64_t>> to_prefetch_;
   size_t rows_to_prefetch_ = 0;

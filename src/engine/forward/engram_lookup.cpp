@@ -90,6 +90,10 @@ void EngramLookup::finish_fetch() {
   }
 }
 
+void EngramLookup::wait_for_prefetches() const {
+  for (const Table& table : tables_) table.reader->wait_for_prefetches();
+}
+
 TableCounters EngramLookup::counters() const {
   TableCounters sum;
   for (const Table& table : tables_) sum += table.reader->counters();

@@ -11,6 +11,7 @@
 
 #include "engine/cache/cache_pool.h"
 #include "engine/forward/decoder.h"
+#include "engine/forward/load_observer.h"
 #include "engine/kernels/backend.h"
 
 namespace spark::engine {
@@ -21,6 +22,7 @@ struct LoadOptions {
   int threads = 0;              // of the cpu backend; 0: one per core
   CacheLimits limits;
   TableReaderOptions engram = {};
+  LoadObserver* observer = nullptr;
   bool exact_prefill = false;  // all layers for all rows of a prompt
 };
 

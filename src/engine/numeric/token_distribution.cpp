@@ -1,6 +1,7 @@
 #include "engine/numeric/token_distribution.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -30,6 +31,52 @@ auto by_logit(std::span<const float> logits) {
 
 bool contains(std::span<const int32_t> list, int32_t token) {
   return std::find(list.begin(), list.end(), token) != list.end();
+}
+
+struct Peak {
+  float value = -std::numeric_limits<float>::infinity();
+  int32_t token = -1;  // the first with that value
+};
+
+// A row is 129,280 logits and every row of a step comes through here: lanes that the compiler makes vectors
+// of, and a search in one stretch only.
+Peak peak_of(std::span<const float> logits) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr size_t kLanes = 16, kStretch = 64 * kLanes;
+  Peak peak;
+  size_t peak_begin = 0;
+  bool numbers = true;
+  for (size_t begin = 0; begin < logits.size(); begin += kStretch) {
+    const std::span<const float> stretch = logits.subspan(begin, std::min(kStretch, logits.size() - begin));
+    std::array<float, kLanes> largest;
+    std::array<uint32_t, kLanes> good;
+    largest.fill(-kInfinity);
+    good.fill(1);
+    size_t i = 0;
+    for (; i + kLanes <= stretch.size(); i += kLanes) {
+      for (size_t lane = 0; lane < kLanes; ++lane) {
+        const float x = stretch[i + lane];
+        largest[lane] = x > largest[lane] ? x : largest[lane];
+        good[lane] &= x < kInfinity ? 1U : 0U;  // 0 for NaN as well
+      }
+    }
+    for (; i < stretch.size(); ++i) {
+      largest[0] = std::max(largest[0], stretch[i]);
+      good[0] &= stretch[i] < kInfinity ? 1U : 0U;
+    }
+    for (const uint32_t lane : good) numbers = numbers && lane != 0;
+    const float best = *std::max_element(largest.begin(), largest.end());
+    if (begin == 0 || best > peak.value) {
+      peak.value = best;
+      peak_begin = begin;
+    }
+  }
+  if (!numbers) refuse(logits);
+  if (!logits.empty()) {
+    const auto first = logits.begin() + static_cast<std::ptrdiff_t>(peak_begin);
+    peak.token = static_cast<int32_t>(std::find(first, logits.end(), peak.value) - logits.begin());
+  }
+  return peak;
 }
 
 struct Weigher {
@@ -83,31 +130,23 @@ bool keep_top_p(std::vector<int32_t>& tokens, const Weigher& weight, double tota
 
 }  // namespace
 
-// A row is 129,280 logits and every row of a step comes through here, so the loop has no branch.
 float checked_maximum(std::span<const float> logits) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  float maximum = -kInfinity;
-  bool numbers = true;
-  for (const float logit : logits) {
-    numbers &= logit < kInfinity;  // false for NaN as well
-    maximum = logit > maximum ? logit : maximum;
-  }
-  if (!numbers) refuse(logits);
-  return maximum;
+  return peak_of(logits).value;
 }
 
 int32_t largest_logit(std::span<const float> logits, std::span<const int32_t> banned) {
-  const float maximum = checked_maximum(logits);
-  auto best = std::find(logits.begin(), logits.end(), maximum);
-  if (best != logits.end() && contains(banned, static_cast<int32_t>(best - logits.begin()))) {
-    best = logits.end();
-    for (auto it = logits.begin(); it != logits.end(); ++it) {
-      if (best != logits.end() && !(*it > *best)) continue;
-      if (!contains(banned, static_cast<int32_t>(it - logits.begin()))) best = it;
+  const Peak peak = peak_of(logits);
+  const auto at = [&](int32_t token) { return logits[static_cast<size_t>(token)]; };
+  int32_t best = peak.token;
+  if (best >= 0 && contains(banned, best)) {
+    best = -1;
+    for (int32_t token = 0; token < static_cast<int32_t>(logits.size()); ++token) {
+      if (best >= 0 && !(at(token) > at(best))) continue;
+      if (!contains(banned, token)) best = token;
     }
   }
-  if (best == logits.end() || std::isinf(*best)) throw Error("every token is excluded");
-  return static_cast<int32_t>(best - logits.begin());
+  if (best < 0 || std::isinf(at(best))) throw Error("every token is excluded");
+  return best;
 }
 
 void TokenDistribution::assign(std::span<const float> logits, const TokenFilter& filter,

@@ -14,6 +14,7 @@
 
 #include "engine/forward/step_model.h"
 #include "engine/schedule/request.h"
+#include "engine/schedule/speculation_options.h"
 #include "text/tokenizer.h"
 
 namespace spark::engine {
@@ -21,9 +22,10 @@ namespace spark::engine {
 struct EngineOptions {
   int32_t eos_token = 1;
   // 0 in the next three: as much as the model allows.
-  int32_t max_sequences = 0;           // running at once
-  int32_t max_step_rows = 0;           // rows of one step
-  int32_t max_context = 0;             // tokens of a sequence, prompt and answer
+  int32_t max_sequences = 0;  // running at once
+  int32_t max_step_rows = 0;  // rows of one step
+  int32_t max_context = 0;    // tokens of a sequence, prompt and answer
+  SpeculationOptions speculation = {};
   size_t max_waiting = 256;            // choices that wait; more are refused
   EngineObserver* observer = nullptr;  // outlives the engine
 };

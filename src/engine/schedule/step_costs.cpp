@@ -6,7 +6,6 @@
 
 #include "common/clock.h"
 #include "common/error.h"
-#include "common/statistics.h"
 
 namespace spark::engine {
 namespace {
@@ -58,7 +57,7 @@ class Measurement {
     std::vector<CostPoint> points;
     for (const int32_t size : ladder(end)) {
       try {
-        points.push_back({static_cast<double>(size), median_seconds(prepare(size))});
+        points.push_back({static_cast<double>(size), least_seconds(prepare(size))});
       } catch (const Error&) {
         if (points.empty()) throw;
         break;
@@ -67,17 +66,17 @@ class Measurement {
     return CostCurve(std::move(points));
   }
 
-  double median_seconds(const std::function<void()>& work) const {
+  double least_seconds(const std::function<void()>& work) const {
     work();  // what the first call of a size sets up is not its cost
-    std::vector<double> seconds;
-    double spent = 0;
-    while (static_cast<int32_t>(seconds.size()) < options_.repetitions && spent < options_.seconds_a_size) {
+    double least = 0, spent = 0;
+    for (int32_t i = 0; i < 3 || (i < options_.repetitions && spent < options_.seconds_a_size); ++i) {
       const double begin = monotonic_s();
       work();
-      seconds.push_back(monotonic_s() - begin);
-      spent += seconds.back();
+      const double seconds = monotonic_s() - begin;
+      least = i == 0 ? seconds : std::min(least, seconds);
+      spent += seconds;
     }
-    return median(seconds);
+    return least;
   }
 
   void open(int32_t count) {
@@ -119,8 +118,7 @@ class Measurement {
   std::vector<DraftRequest> requests_of(int32_t count) const {
     std::vector<DraftRequest> requests;
     for (int32_t sequence = 0; sequence < count; ++sequence) {
-      requests.push_back(
-          {.sequence = sequence, .anchor = token(sequence, kPrompt), .position = kPrompt - 1});
+      requests.push_back({.sequence = sequence, .anchor = token(sequence, kPrompt), .position = kPrompt - 1});
     }
     return requests;
   }
@@ -146,8 +144,8 @@ std::string list_of(const CostCurve& curve) {
 CostCurve::CostCurve(std::vector<CostPoint> points) : points_(std::move(points)) {
   std::sort(points_.begin(), points_.end(),
             [](const CostPoint& a, const CostPoint& b) { return a.size < b.size; });
-  for (size_t i = 1; i < points_.size(); ++i) {
-    points_[i].seconds = std::max(points_[i].seconds, points_[i - 1].seconds);
+  for (size_t i = points_.size(); i > 1; --i) {
+    points_[i - 2].seconds = std::min(points_[i - 2].seconds, points_[i - 1].seconds);
   }
 }
 

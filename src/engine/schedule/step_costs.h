@@ -17,8 +17,8 @@ struct CostPoint {
   double seconds = 0;
 };
 
-// Linear between its points, never falling; beyond the last the last slope goes on, below the first its cost
-// holds.
+// Linear between its points; beyond the last the last slope goes on, below the first its cost holds. Never
+// falls: what disturbs a measurement only adds to it, so no size costs more than a larger one was seen to.
 class CostCurve {
  public:
   CostCurve() = default;
@@ -35,8 +35,8 @@ class CostCurve {
 };
 
 struct StepCosts {
-  CostCurve verify;  // seconds of a step by its rows
-  CostCurve draft;   // seconds of a call for drafts by its requests
+  CostCurve verify = {};  // seconds of a step by its rows
+  CostCurve draft = {};   // seconds of a call for drafts by its requests
 
   // One line: "verify [[1, 0.52], [6, 0.61]] draft [[1, 0.08]] (tokens or requests, ms)".
   std::string describe() const;
@@ -44,13 +44,14 @@ struct StepCosts {
 
 struct CostMeasurement {
   int32_t max_sequences = 1;
-  int32_t max_drafts = 0;     // rows of a sequence beside its own
-  int32_t repetitions = 5;    // the median counts
-  double seconds_a_size = 1;  // fewer repetitions when they take longer
+  int32_t max_drafts = 0;        // rows of a sequence beside its own
+  int32_t repetitions = 9;       // the fastest counts
+  double seconds_a_size = 0.05;  // fewer repetitions when they take longer, at least three
 };
 
-// Runs steps of short sequences of real rows: rows of padding would leave the experts out and cost too little.
-// The model has no open sequence, before and after. Stops at the size for which the model has no room.
+// Runs steps of short sequences of real rows: rows of padding would leave the experts out and cost too
+// little. The model has no open sequence, before and after. Stops at the size for which the model has no
+// room.
 StepCosts measure_step_costs(StepModel& model, const CostMeasurement& options);
 
 }  // namespace spark::engine

@@ -1,6 +1,7 @@
 #include "engine/schedule/worker.h"
 
 #include <algorithm>
+#include <set>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -24,7 +25,10 @@ EngineOptions resolved(EngineOptions options, const StepModel& model) {
 }  // namespace
 
 Engine::Worker::Worker(StepModel& model, const text::Tokenizer& tokenizer, const EngineOptions& options)
-    : model_(model), tokenizer_(tokenizer), options_(resolved(options, model)) {
+    : model_(model),
+      tokenizer_(tokenizer),
+      options_(resolved(options, model)),
+      speculator_(model, options_.speculation, options_.max_sequences) {
   for (int32_t slot = options_.max_sequences - 1; slot >= 0; --slot) free_slots_.push_back(slot);
   thread_ = std::thread([this] { run(); });
 }
@@ -48,6 +52,16 @@ void Engine::Worker::validate(const GenerationRequest& request) const {
     }
   }
   if (request.choices < 1) throw Error("must be at least 1", "choices");
+  if (request.min_tokens > 0) {
+    std::set<int32_t> banned = {options_.eos_token};
+    const int32_t known = std::min(model_.vocab_size(), tokenizer_.vocab_size());
+    for (const int32_t token : request.stop_token_ids) {
+      if (token < known) banned.insert(token);
+    }
+    if (banned.size() >= static_cast<size_t>(known)) {
+      throw Error("cannot be reached: every token of the vocabulary ends the answer", "min_tokens");
+    }
+  }
   if (request.max_tokens < 1) throw Error("must be at least 1", "max_tokens");
   if (static_cast<int64_t>(request.prompt.size()) + request.max_tokens > options_.max_context) {
     throw Error("asks for " + std::to_string(request.max_tokens) + " tokens after a prompt of " +
@@ -171,10 +185,12 @@ void Engine::Worker::admit() {
 }
 
 void Engine::Worker::step() {
-  plan();
-  if (rows_.empty()) return;
-  prefetch();
+  rows_.clear();
   try {
+    speculate();
+    plan();
+    if (rows_.empty()) return;
+    prefetch();
     advance(model_.run(rows_));
   } catch (const Error& error) {
     log_error("a step of " + std::to_string(rows_.size()) + " rows failed: " + error.describe());
@@ -185,6 +201,23 @@ void Engine::Worker::step() {
   }
   retire();
   deliver();
+}
+
+void Engine::Worker::speculate() {
+  if (!speculator_.enabled()) return;
+  decoding_.clear();
+  int64_t prompt_rows = 0;
+  for (const SequencePointer& sequence : running_) {
+    if (sequence->view().decoding) {
+      decoding_.push_back(sequence.get());
+    } else {
+      prompt_rows += sequence->pending();
+    }
+  }
+  const auto streams = static_cast<int32_t>(decoding_.size());
+  const int32_t left = options_.max_step_rows - streams;
+  const auto prompts = static_cast<int32_t>(std::min<int64_t>(prompt_rows, left));
+  speculator_.draft(decoding_, {.rows = streams + prompts, .free_rows = left});
 }
 
 // Turns the planner's choice into rows.
@@ -232,14 +265,22 @@ void Engine::Worker::advance(std::span<const float> logits) {
     SPARK_CHECK((next + count) * width <= logits.size());
     const LogitRows rows{logits.subspan(next * width, count * width), width, known};
     next += count;
+    const bool decoded = sequence->answering();
     try {
       outputs_.emplace_back(sequence, sequence->advance(rows, sampler_, now_s, options_.observer));
+      if (decoded) learn(*sequence, outputs_.back().second);
     } catch (const Error& error) {
       log_error("request " + std::to_string(sequence->state().id) + ": " + error.what());
       outputs_.emplace_back(sequence, sequence->end(FinishReason::kError, error.what(), now_s));
     }
   }
   SPARK_CHECK(next * width == logits.size());
+}
+
+void Engine::Worker::learn(Sequence& sequence, const Output& output) {
+  if (!speculator_.enabled()) return;
+  if (output.drafts) speculator_.learn(sequence, *output.drafts);
+  if (options_.observer != nullptr) options_.observer->on_drafts(output.drafts.value_or(DraftOutcome{}));
 }
 
 // The caches of every sequence in the step are in an unknown state now.

@@ -17,6 +17,7 @@
 #include "engine/schedule/engine.h"
 #include "engine/schedule/fair_queue.h"
 #include "engine/schedule/sequence.h"
+#include "engine/schedule/speculator.h"
 #include "engine/schedule/step_planner.h"
 
 namespace spark::engine {
@@ -43,9 +44,11 @@ class Engine::Worker {
   void take_aborts();
   void admit();
   void step();
+  void speculate();
   void plan();
   void prefetch();
   void advance(std::span<const float> logits);
+  void learn(Sequence& sequence, const Output& output);
   void fail_step(const std::string& what);
   void finish_all(FinishReason reason, const std::string& error);
   void retire();
@@ -55,6 +58,7 @@ class Engine::Worker {
   StepModel& model_;
   const text::Tokenizer& tokenizer_;
   const EngineOptions options_;
+  Speculator speculator_;
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
@@ -68,6 +72,7 @@ class Engine::Worker {
   std::vector<SequencePointer> running_;  // in order of admission
   std::vector<SequencePointer> retired_;  // finished without having run
   std::vector<int32_t> free_slots_;       // the lowest last
+  std::vector<Sequence*> decoding_;       // scratch
   std::vector<SequenceView> views_;       // of running_, for the planner
   std::vector<StepRow> rows_;
   std::vector<Sequence*> chosen_;  // sequences whose next tokens this step's logits choose, in row order

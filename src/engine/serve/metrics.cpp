@@ -57,10 +57,24 @@ void ServerMetrics::on_first_token(double after_arrival_s) {
   first_token_s_.observe(after_arrival_s);
 }
 
-void ServerMetrics::on_next_token(double after_previous_s) {
+void ServerMetrics::on_next_tokens(int64_t tokens, double after_previous_s) {
   const std::lock_guard lock(mutex_);
-  ++generation_tokens_;
+  generation_tokens_ += static_cast<uint64_t>(tokens);
   inter_token_s_.observe(after_previous_s);
+}
+
+void ServerMetrics::on_drafts(const DraftOutcome& outcome) {
+  const std::lock_guard lock(mutex_);
+  ++drafts_;
+  const auto verified = static_cast<size_t>(outcome.verified);
+  if (verified_by_place_.size() < verified) {
+    verified_by_place_.resize(verified);
+    accepted_by_place_.resize(verified);
+  }
+  for (size_t place = 0; place < verified; ++place) {
+    ++verified_by_place_[place];
+    if (place < static_cast<size_t>(outcome.accepted)) ++accepted_by_place_[place];
+  }
 }
 
 void ServerMetrics::on_finish(const ChoiceRecord& record) {
@@ -89,6 +103,14 @@ std::string ServerMetrics::page(const EngineLoad& load, const TableCounters& tab
   const auto counter = [&](const char* name, const char* help, uint64_t value) {
     page.family(name, "counter", help);
     page.sample(name, labels, static_cast<double>(value));
+  };
+  const auto by_position = [&](const char* name, const char* help, const std::vector<uint64_t>& values) {
+    page.family(name, "counter", help);
+    for (size_t place = 0; place < values.size(); ++place) {
+      api::MetricLabels with_place = labels;
+      with_place.emplace_back(metric::kPositionLabel, std::to_string(place));
+      page.sample(name, with_place, static_cast<double>(values[place]));
+    }
   };
   const auto histogram = [&](const char* name, const char* help, const api::Histogram& values) {
     page.family(name, "histogram", help);
@@ -122,6 +144,16 @@ std::string ServerMetrics::page(const EngineLoad& load, const TableCounters& tab
   }
   counter(metric::kPromptTokens, "Prompt tokens computed.", prompt_tokens_);
   counter(metric::kGenerationTokens, "Tokens generated.", generation_tokens_);
+  uint64_t verified = 0, accepted = 0;
+  for (const uint64_t count : verified_by_place_) verified += count;
+  for (const uint64_t count : accepted_by_place_) accepted += count;
+  counter(metric::kDrafts, "Blocks of drafts: one per sequence and step, also when none of it was verified.",
+          drafts_);
+  counter(metric::kDraftTokens, "Drafts verified.", verified);
+  counter(metric::kAcceptedTokens, "Drafts accepted.", accepted);
+  by_position(metric::kDraftTokensPerPosition, "Drafts verified, by place in the block.", verified_by_place_);
+  by_position(metric::kAcceptedTokensPerPosition, "Drafts accepted, by place in the block.",
+              accepted_by_place_);
   // There is neither preemption nor a prefix cache: nothing to count is zero, and readers need no special
   // case.
   counter(metric::kPreemptions, "Sequences paused to make room.", 0);
@@ -134,7 +166,8 @@ std::string ServerMetrics::page(const EngineLoad& load, const TableCounters& tab
   histogram(metric::kRequestGenerationTokens, "Length of answers, in tokens.", answer_lengths_);
   histogram(metric::kQueueTime, "From arrival to admission.", queue_s_);
   histogram(metric::kTimeToFirstToken, "From arrival to the first token.", first_token_s_);
-  histogram(metric::kInterTokenLatency, "Between one token of a sequence and the next.", inter_token_s_);
+  histogram(metric::kInterTokenLatency, "Between the tokens of a sequence, those of one step together.",
+            inter_token_s_);
   histogram(metric::kTimePerOutputToken, "Mean time per token after the first, per sequence.", per_token_s_);
   histogram(metric::kPrefillTime, "From admission to the first token.", prefill_s_);
   histogram(metric::kDecodeTime, "From the first token to the last.", decode_s_);

@@ -131,6 +131,7 @@ TEST(Decoder, TokensToldAheadAreNotWaitedFor) {
   const int32_t lead = model->prefetch_lead();
   EXPECT_EQ(lead, model->config().engram_max_ngram_size - 1);
   model->prefetch(std::span(tokens).subspan(static_cast<size_t>(20 - lead)), 20 - lead);
+  model->engram().wait_for_prefetches();
   golden::run_tokens(*model, 0, {tokens.begin() + 20, tokens.end()}, 20);
   EXPECT_EQ(model->table_counters().misses, misses) << "the look-back must lead to the same rows";
   EXPECT_GT(model->table_counters().prefetched, 0u);

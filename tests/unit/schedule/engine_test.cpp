@@ -330,7 +330,7 @@ class Counter : public EngineObserver {
     decode_rows += decode;
   }
   void on_first_token(double after) override { first += after >= 0; }
-  void on_next_token(double after) override { next += after >= 0; }
+  void on_next_tokens(int64_t count, double after) override { next += after >= 0 ? count : 0; }
   void on_finish(const ChoiceRecord& record) override {
     finished[static_cast<int>(record.reason)]++;
     tokens += record.output_tokens;

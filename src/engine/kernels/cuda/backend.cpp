@@ -597,6 +597,17 @@ int cuda_device_count() {
   return usable;
 }
 
+std::optional<uint64_t> cuda_free_memory() {
+  cudaDeviceProp properties = {};
+  size_t free = 0, total = 0;
+  if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess || properties.integrated != 0 ||
+      cudaMemGetInfo(&free, &total) != cudaSuccess) {
+    cudaGetLastError();
+    return std::nullopt;
+  }
+  return free;
+}
+
 std::unique_ptr<CudaBackend> make_cuda_backend(const CudaOptions& options) {
   return std::make_unique<cuda::Backend>(options);
 }
