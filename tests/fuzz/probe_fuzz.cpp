@@ -1,5 +1,5 @@
-// What a node answers to the probe, as the doctor reads it: any bytes give facts and faults, never a crash, and the
-// facts can always be printed.
+// What a node answers to the probe, as the doctor reads it: any bytes give facts and faults, never a crash,
+// and the facts can always be printed.
 //
 //   build/fuzz/tests/fuzz/probe_fuzz -max_len=65536 corpus/ tests/data/probe
 #include <cstddef>

@@ -42,6 +42,8 @@ class Service : public HttpHandler {
   void handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override;
   HttpResponse fault(int status, const std::string& message) override;
   void give_up() override;
+  // The model cannot go on: every client is told why, and new requests are refused with it.
+  void fail(const std::string& why) { engine_.fail(why); }
 
   // Generates one token, as any request would: proof that every part works. Throws Error when one does not.
   void prove();
@@ -74,7 +76,8 @@ class Service : public HttpHandler {
   Json model_card(const std::string& name) const;
   std::string served_name(const std::string& asked) const;
   GenerationRequest engine_request(std::vector<int32_t> prompt, const api::SamplingFields& sampling,
-                                   int64_t default_max_tokens, const std::string& client);
+                                   int64_t default_max_tokens, const api::DeliveryFields& delivery,
+                                   const std::string& client);
   std::string new_id(const char* prefix);
 
   const StepModel& model_;

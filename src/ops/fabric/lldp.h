@@ -36,7 +36,8 @@ struct PortNeighbour {
 };
 
 // One machine's `lldpctl -f json`, taken apart; a text of another form is one fault at `source`.
-std::vector<PortNeighbour> read_port_neighbours(const std::string& text, const std::string& source, Faults& faults);
+std::vector<PortNeighbour> read_port_neighbours(const std::string& text, const std::string& source,
+                                                Faults& faults);
 
 // Throws Error with every fault. The map's ranks follow the cables from the head's port 0.
 NodeMap import_neighbours(const ImportRequest& request);

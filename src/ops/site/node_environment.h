@@ -21,7 +21,8 @@ struct NodeVariable {
 std::map<std::string, NodeVariable> node_environment(const ClusterProfile& profile, const NodeMap& map,
                                                      const Node& node);
 
-// What every rank adds to the profile's server arguments: its rank, the rendezvous, --headless on vLLM workers.
+// What every rank adds to the profile's server arguments: its rank, the rendezvous, --headless on vLLM
+// workers.
 std::vector<std::string> rank_arguments(const ClusterProfile& profile, const Node& node);
 
 // The GID slot that the node's RDMA devices must use: the node's own, else the one-shot transport's, else

@@ -323,12 +323,38 @@ TEST(Engine, EndsWhateverIsLeft) {
   EXPECT_EQ(model.opened(), model.closed());
 }
 
+TEST(Engine, TellsEverybodyWhyTheModelCannotGoOn) {
+  ToyModel model({.sequences = 1});
+  Engine engine(model, tokenizer(), {});
+  model.hold(true);
+  Collector running, waiting;
+  engine.submit(request("hi", 400), running.sink());
+  wait_until([&] { return model.step_waits(); });
+  engine.submit(request("hi", 5), waiting.sink());
+  engine.fail("rank 2 was lost: its connection ended");
+  model.hold(false);
+  for (Collector* collector : {&running, &waiting}) {
+    EXPECT_EQ(collector->wait()[0].finish->reason, FinishReason::kError);
+    EXPECT_EQ(collector->wait()[0].finish->error, "rank 2 was lost: its connection ended");
+  }
+  try {
+    engine.submit(request("hi", 5), waiting.sink());
+    FAIL() << "a request was taken";
+  } catch (const Refused& refused) {
+    EXPECT_EQ(refused.why(), Refused::Why::kStopping);
+    EXPECT_STREQ(refused.what(), "rank 2 was lost: its connection ended");
+  }
+  EXPECT_EQ(model.opened(), model.closed());
+}
+
 class Counter : public EngineObserver {
  public:
-  void on_step(int64_t prompt, int64_t decode) override {
-    prompt_rows += prompt;
-    decode_rows += decode;
+  void on_step(const StepCounts& counts) override {
+    prompt_rows += counts.prompt_rows;
+    decode_rows += counts.decode_rows;
+    recomputed_rows += counts.recomputed_rows;
   }
+  void on_preempt() override { ++preemptions; }
   void on_first_token(double after) override { first += after >= 0; }
   void on_next_tokens(int64_t count, double after) override { next += after >= 0 ? count : 0; }
   void on_finish(const ChoiceRecord& record) override {
@@ -341,7 +367,8 @@ class Counter : public EngineObserver {
       EXPECT_LE(record.last_token_s, record.finished_s);
     }
   }
-  int64_t prompt_rows = 0, decode_rows = 0, first = 0, next = 0, tokens = 0;
+  int64_t prompt_rows = 0, decode_rows = 0, recomputed_rows = 0, preemptions = 0, first = 0, next = 0,
+          tokens = 0;
   std::map<int, int> finished;
 };
 
