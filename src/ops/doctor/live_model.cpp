@@ -91,7 +91,7 @@ void model_same(LiveContext& context) {
 void model_fragmentation(LiveContext& context, const LiveNode& node) {
   const ModelFacts& model = node.facts.model;
   if (!model.extents) {
-    if (!model.extents_failure.empty())
+    if (!model.extents_failure.empty() && model.index)  // without an index model.present says it all
       context.warn(
           node.name(), "fragmentation of the weight shards is unknown: e4defrag " + model.extents_failure,
           "a complete report", "it needs ext4 and sudo without a password; not knowing blocks nothing");

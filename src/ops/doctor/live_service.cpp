@@ -321,7 +321,12 @@ void service_mount_sources(LiveContext& context, const LiveNode& node) {
     }
   };
   for (const Mount& mount : context.profile.container.mounts) check(mount.source, mount.mode == "rw");
-  if (!context.is_vllm()) check(context.profile.native.program, false);
+  if (context.is_vllm()) return;
+  const std::string& program = context.profile.native.program;
+  const auto found = known.find(program);
+  if (found == known.end() || found->second.find('r') != std::string::npos) return;
+  context.error(node.name(), program + " does not exist", "the engine's program",
+                "script/build on the node, or copy the program there");
 }
 
 void service_nccl(LiveContext& context, const LiveNode& node) {

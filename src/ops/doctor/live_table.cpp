@@ -207,7 +207,9 @@ constexpr Rule kRules[] = {
               "The service met its limit: a killed process, or reclaim that stalls every step.",
               "Restart; compare with spark plan.", kSparkOnly, live::memory_events),
     node_rule("disk.space", kError, true, "Disk space",
-              "Every file system in use has 20 GiB free (warning), at least 2 GiB (error).",
+              "Every file system in use has 20 GiB free (warning), at least 2 GiB (error); on other machines "
+              "than a Spark a tenth and a "
+              "fiftieth of it.",
               "Caches and logs fill the disk during a first start.", "Remove old images and caches.", kAlways,
               live::disk_space),
 

@@ -1,6 +1,7 @@
 #include "ops/probe/script.h"
 
 #include <algorithm>
+#include <random>
 
 #include "ops/fabric/layout.h"
 #include "ops/fabric/ports.h"
@@ -23,6 +24,15 @@ constexpr const char* kUnits[] = {"display-manager.service",
                                   "ssh.service",
                                   "tailscaled.service",
                                   "spark-management-health.timer"};
+
+// What content cannot contain by accident, nor on purpose.
+std::string random_mark() {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::random_device device;
+  std::string mark = "~";
+  for (int i = 0; i < 16; ++i) mark += kDigits[device() % 16];
+  return mark + "~";
+}
 
 std::string assignment(const char* name, const std::string& value) {
   return std::string(name) + "=" + shell_quote(value) + "\n";
@@ -96,6 +106,7 @@ ProbeRequest probe_request(const Site& site, const Node& node) {
   request.checkout =
       without_brace_names(expand_places(profile.deployment.path, profile.host.home, profile.deployment.path));
   if (profile.engine_kind == EngineKind::kVllm) {
+    request.container = profile.container.name;
     request.image = profile.container.image;
     if (const Mount* mount = model_mount(site)) request.model_folder = without_brace_names(mount->source);
     for (const Mount& mount : profile.container.mounts) {
@@ -129,6 +140,7 @@ std::string probe_script(const ProbeRequest& request) {
   std::vector<std::string> disks = {"/", "/boot", "/dev/shm", "/var/lib/docker"};
   disks.insert(disks.end(), request.mount_sources.begin(), request.mount_sources.end());
   return assignment("root", request.root) + assignment("service", request.service) +
+         assignment("container", request.container) + assignment("mark", random_mark()) +
          assignment("image", request.image) + assignment("model_folder", request.model_folder) +
          assignment("checkout", request.checkout) + assignment("candidate", request.candidate) +
          assignment("fan_certificate", request.fan_certificate) +

@@ -29,7 +29,8 @@ struct ProbePeer {
 // What depends on the site. Everything may be empty: the script then leaves that question out.
 struct ProbeRequest {
   std::string root = "/";
-  std::string service = {};  // container or unit
+  std::string container = {};  // empty: the service is a unit
+  std::string service = {};    // container or unit
   std::string image = {};
   std::string model_folder = {};  // on the node, as the mount's source says
   std::string checkout = {};      // the deployment repository on the node

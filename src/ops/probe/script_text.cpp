@@ -5,7 +5,9 @@ namespace spark::ops {
 // Only builtins, POSIX utilities and, where there is no other way, the tool whose answer is wanted.
 //
 // run NAME COMMAND...   one section: "@NAME", the output with "|" before every line, the exit status as the
-//                       last such line, then the first lines of standard error with "!".
+//                       last such line, then the first lines of standard error with "!". The shell marks its own
+//                       lines with $mark, which content cannot know; one sed per group (framed) takes the marks
+//                       off and puts "|" before everything else.
 //                       In the file sections the output is "path:line"; a recorded tree is read as a node is,
 //                       its command outputs from .commands.
 // chain GROUP...        runs all groups at once and prints their outputs one after another without a file
@@ -41,25 +43,31 @@ recorded() {
 }
 
 section() {
-  printf '@%s\n' "$1"; shift
-  problem=$( { { "$@" </dev/null 5>&-; printf '\n%s\n' "$?"; } | sed \
+  printf '%s@%s\n' "$mark" "$1"; shift
+  problem=$( { "$@" </dev/null 5>&-; printf '\n%s|%s\n' "$mark" "$?"; } 2>&1 >&5 )
+  [ -z "$problem" ] || printf '%s\n' "$problem" | cut -c 1-400 | sed -n "1,3s/^/$mark!/p"
+} 5>&1
+
+framed() {
+  sed -e "s/^$mark//" -e t \
     -e 's/^\( *"[A-Za-z0-9_]*KEY[A-Za-z0-9_]*=\).*"/\1<redacted>"/' \
     -e 's/^\( *"[A-Za-z0-9_]*TOKEN[A-Za-z0-9_]*=\).*"/\1<redacted>"/' \
     -e 's/^\( *"[A-Za-z0-9_]*SECRET[A-Za-z0-9_]*=\).*"/\1<redacted>"/' \
     -e 's/^\( *"[A-Za-z0-9_]*PASSWORD[A-Za-z0-9_]*=\).*"/\1<redacted>"/' \
-    -e 's/^/|/' >&5; } 2>&1 )
-  [ -z "$problem" ] || printf '%s\n' "$problem" | sed -n '1,3s/^/!/p' | cut -c 1-400
-} 5>&1
+    -e 's/^/|/'
+}
 
 run() {
   name=$1; shift
   section "$name" limited "$limit" "$@"
 }
 
+group() { "group_$1" | framed; }
+
 chain() {
   if [ $# -eq 1 ]; then eval "$1" </dev/null; return 0; fi
-  group=$1; shift
-  eval "$group" </dev/null | { chain "$@"; cat; }
+  member=$1; shift
+  eval "$member" </dev/null | { chain "$@"; cat; }
 }
 
 files() {
@@ -204,14 +212,18 @@ group_docker() {
   run docker-info docker info --format '{{json .}}'
   run docker-containers docker ps --no-trunc --format '{{.ID}} {{.Image}} {{.Names}}'
   [ -z "$image" ] || run image docker image inspect "$image"
-  [ -z "$service" ] || {
-    run container docker container inspect "$service"
-    run container-image sh -c 'docker image inspect "$(docker container inspect --format "{{.Image}}" "$1")"' sh "$service"
-    run memory-events sh -c 'id=$(docker container inspect --format "{{.Id}}" "$1" 2>/dev/null)
-      group=$(systemctl show -p ControlGroup --value "$1.service" 2>/dev/null)
-      for f in "sys/fs/cgroup/system.slice/docker-$id.scope" "sys/fs/cgroup/docker/$id" "sys/fs/cgroup$group"; do
-        [ "$f" = sys/fs/cgroup ] || [ ! -r "$f/memory.events" ] || { cat "$f/memory.events"; exit 0; }
-      done' sh "$service"
+  [ -z "$container" ] || {
+    run container docker container inspect "$container"
+    ids=$(limited "$limit" docker container inspect --format '{{.Id}} {{.Image}}' "$container" 2>/dev/null </dev/null)
+    [ -z "$ids" ] || {
+      run container-image docker image inspect "${ids#* }"
+      run memory-events sh -c 'for f in "$@"; do [ ! -r "$f" ] || exec cat "$f"; done' sh "sys/fs/cgroup/system.slice/docker-${ids% *}.scope/memory.events" \
+        "sys/fs/cgroup/docker/${ids% *}/memory.events"
+    }
+  }
+  [ -n "$container" ] || [ -z "$service" ] || {
+    unit=$(limited "$limit" systemctl show -p ControlGroup --value "$service.service" 2>/dev/null </dev/null)
+    [ -z "$unit" ] || run memory-events sh -c 'for f in "$@"; do [ ! -r "$f" ] || exec cat "$f"; done' sh "sys/fs/cgroup$unit/memory.events"
   }
 }
 
@@ -244,22 +256,30 @@ group_model() {
     $prefix e4defrag -c "$@" | grep "Total/best extents"' sh "$model_folder" "$sudo"
 }
 
+group_recorded() {
+  files
+  for file in .commands/*; do
+    case $file in *.status | *.error | '.commands/*') ;; *) section "${file##*/}" recorded "${file##*/}" ;; esac
+  done
+}
+
+group_clock_start() { run clock-start date +%s.%N; }
+group_clock_end() { run clock-end date +%s.%N; }
+
 probe() {
   cd "$root" || exit 1
   echo 'spark-probe 1'
   sudo=
   if [ "$root" != / ]; then
-    files
-    for file in .commands/*; do
-      case $file in *.status | *.error | '.commands/*') ;; *) section "${file##*/}" recorded "${file##*/}" ;; esac
-    done
+    group recorded
     echo '#end'
     return
   fi
   [ "$(id -u)" = 0 ] || sudo='sudo -n'
-  run clock-start date +%s.%N
-  chain group_model group_docker group_kernel group_boot group_devices group_gpu group_systemd group_paths group_base group_files
-  run clock-end date +%s.%N
+  group clock_start
+  chain 'group model' 'group docker' 'group kernel' 'group boot' 'group devices' 'group gpu' 'group systemd' 'group paths' \
+    'group base' 'group files'
+  group clock_end
   echo '#end'
 }
 

@@ -130,7 +130,8 @@ TEST(Script, NamesOfASiteAreNeverCommands) {
   const Folder folder;
   const std::string trap = folder / "trap";
   const std::string evil = "x'; touch " + trap + "; echo '";
-  ProbeRequest request{.service = evil,
+  ProbeRequest request{.container = evil,
+                       .service = evil,
                        .image = "$(touch " + trap + ")",
                        .model_folder = "`touch " + trap + "`",
                        .checkout = evil};
@@ -195,7 +196,7 @@ TEST(Script, SecretsStayOnTheNode) {
   write_program(folder / "docker",
                 "echo '    \"VLLM_API_KEY=hunter2\",'; echo '    \"HF_TOKEN=abc\"'; echo '    \"MODE=1\"'");
   Faults faults;
-  const ProbeDump dump = run_with_path(folder.path(), {.service = "s"}, faults);
+  const ProbeDump dump = run_with_path(folder.path(), {.container = "s", .service = "s"}, faults);
   const std::string& output = dump.command("container")->output;
   EXPECT_EQ(output.find("hunter2"), std::string::npos) << output;
   EXPECT_EQ(output.find("abc"), std::string::npos) << output;
