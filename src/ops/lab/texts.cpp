@@ -171,7 +171,7 @@ std::string lab_profile(const LabPlan& plan) {
 std::string lab_site_file() {
   const Json site = {{"schema_version", 1},
                      {"description", "The lab's site"},
-                     {"host", {{"home", kLabHome}}},
+                     {"host", {{"home", kLabHome}, {"hardware", "generic"}}},
                      {"deployment", {{"repository", std::string("file://") + kLabShared + "/origin.git"}}}};
   return site.dump(2) + "\n";
 }
