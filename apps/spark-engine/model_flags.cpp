@@ -49,6 +49,11 @@ void add_model_flags(CLI::App& app, EngineFlags& flags) {
   app.add_flag("--io-uring,!--no-io-uring", flags.model.engram.queue.use_io_uring,
                "Read Engram rows through io_uring where the kernel offers it, else with pread")
       ->default_str("on");
+  app.add_flag(
+         "--engram-page-cache", flags.engram_page_cache,
+         "Keep what is read of the Engram tables in the page cache, too: for a machine whose memory holds "
+         "much of them")
+      ->default_str("off");
   app.add_flag("--exact-prefill", flags.model.exact_prefill,
                "Run every layer for every token of a prompt, not only the last window's: about half as fast")
       ->default_str("off");

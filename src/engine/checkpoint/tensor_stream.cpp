@@ -1,5 +1,7 @@
 #include "engine/checkpoint/tensor_stream.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <tuple>
@@ -15,6 +17,7 @@ namespace {
 constexpr int kThreads = 2;
 // What direct reads must be multiples of, in place, length and memory, on every device we know.
 constexpr size_t kAlignment = 4096;
+constexpr size_t kHugePage = size_t{2} << 20;
 
 uint64_t align_down(uint64_t n) {
   return n / kAlignment * kAlignment;
@@ -28,7 +31,8 @@ uint64_t align_up(uint64_t n) {
 // Blocks that were let go are used again, since fresh pages cost as much as reading them.
 class TensorStream::Staging : public std::enable_shared_from_this<Staging> {
  public:
-  Staging(size_t limit, size_t kept_block) : limit_(limit), kept_block_(align_up(kept_block)) {}
+  Staging(size_t limit, size_t kept_block)
+      : limit_(limit), kept_block_((kept_block + kHugePage - 1) / kHugePage * kHugePage) {}
   ~Staging() {
     for (void* block : free_) std::free(block);
   }
@@ -47,7 +51,10 @@ class TensorStream::Staging : public std::enable_shared_from_this<Staging> {
         free_.pop_back();
       }
     }
-    if (block == nullptr) block = std::aligned_alloc(kAlignment, size);
+    if (block == nullptr) {
+      block = std::aligned_alloc(kHugePage, (size + kHugePage - 1) / kHugePage * kHugePage);
+      if (block != nullptr) ::madvise(block, size, MADV_HUGEPAGE);  // a hint
+    }
     if (block == nullptr) {
       give_back(nullptr, size);
       throw Error("no memory for " + format_bytes(size) + " of staging", "loading weights");

@@ -40,8 +40,8 @@ struct StagedBytes {
 
 struct TensorStreamOptions {
   size_t staging_bytes =
-      size_t{1} << 30;  // read ahead and not yet let go; exceeded only for a part that is waited for
-  size_t batch_bytes = size_t{64} << 20;  // read together
+      size_t{256} << 20;  // read ahead and not yet let go; exceeded only for a part that is waited for
+  size_t batch_bytes = size_t{32} << 20;  // read together
   size_t piece_bytes = size_t{4} << 20;   // of one read
   bool direct = true;
   ReadQueueOptions queue = {.depth = 32};
