@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #include "common/error.h"
 
@@ -17,6 +19,13 @@ namespace {
   throw Error(doing + ": " + std::strerror(error), path);
 }
 
+// Some file systems take the flag and refuse the reads.
+bool reads_directly(int fd) {
+  constexpr size_t kBlock = 4096;
+  const std::unique_ptr<void, decltype(&std::free)> block(std::aligned_alloc(kBlock, kBlock), &std::free);
+  return block != nullptr && ::pread(fd, block.get(), kBlock, 0) >= 0;
+}
+
 }  // namespace
 
 // O_NONBLOCK keeps a named pipe from blocking the open; regular files ignore it.
@@ -24,7 +33,11 @@ RandomAccessFile::RandomAccessFile(const std::string& path, FileAccess access) :
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
   if (access == FileAccess::kDirect) {
     fd_ = ::open(path.c_str(), kFlags | O_DIRECT);
-    direct_ = fd_ >= 0;
+    direct_ = fd_ >= 0 && reads_directly(fd_);
+    if (fd_ >= 0 && !direct_) {
+      ::close(fd_);
+      fd_ = -1;
+    }
   }
   if (fd_ < 0) fd_ = ::open(path.c_str(), kFlags);
   if (fd_ < 0) fail(path_, "cannot be opened", errno);
