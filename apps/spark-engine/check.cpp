@@ -28,8 +28,9 @@ void print(const Prepared& prepared, const EngineFlags& flags, const std::string
             << "sequences  " << limits.max_sequences << " of up to "
             << format_count(static_cast<uint64_t>(limits.max_context)) << " tokens, " << limits.max_step_rows
             << " tokens a step\n"
-            << "address    " << address
-            << (flags.api_keys.empty() && !is_local(flags.http) ? ", open to anyone: no key" : "") << "\n\n"
+            << "ranks      " << flags.ranks.tensor_parallel_size << ", this is rank " << flags.ranks.rank() << "\n"
+            << "address    " << (address.empty() ? "none: rank 0 serves the API" : address)
+            << (!address.empty() && flags.api_keys.empty() && !is_local(flags.http) ? ", open to anyone: no key" : "") << "\n\n"
             << prepared.memory.text();
   const auto available = engine::memory_available_to(prepared.load.backend);
   if (available) std::cout << "\navailable: " << format_bytes(*available) << "\n";
@@ -48,7 +49,9 @@ int check(const EngineFlags& flags) {
   std::optional<Prepared> prepared;
   if (faults.empty()) attempt(faults, [&] { prepared.emplace(prepare(flags)); });
   std::string address;
-  attempt(faults, [&] { address = engine::HttpServer(flags.http).address(); });
+  if (flags.ranks.rank() == 0) {
+    attempt(faults, [&] { address = engine::HttpServer(flags.http).address(); });
+  }
   throw_if_any(faults, "this would not start");
   print(*prepared, flags, address);
   std::cout << "\nready to start\n";

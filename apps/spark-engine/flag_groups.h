@@ -16,4 +16,9 @@ void add_speculation_flags(CLI::App& app, EngineFlags& flags);
 // Where to listen, keys, limits of connections and requests.
 void add_server_flags(CLI::App& app, EngineFlags& flags, std::string& key_file);
 
+// Which ranks of a group this process is and starts; check_rank_flags throws CLI::ValidationError for
+// flags that contradict one another.
+void add_rank_flags(CLI::App& app, RankFlags& ranks);
+void check_rank_flags(const RankFlags& ranks);
+
 }  // namespace spark::app

@@ -71,15 +71,18 @@ std::optional<EngineFlags> parse_flags(int argc, char** argv, int& exit_code) {
   add_model_flags(app, flags);
   add_speculation_flags(app, flags);
   add_server_flags(app, flags, key_file);
+  add_rank_flags(app, flags.ranks);
   add_general_flags(app, flags, config_file);
   try {
     app.parse(argc, argv);
     if (!config_file.empty()) apply_config_file(app, config_file);
     if (flags.model.folder.empty()) throw CLI::RequiredError("MODEL_DIR");
+    check_rank_flags(flags.ranks);
   } catch (const CLI::ParseError& error) {
     exit_code = app.exit(error, std::cout, std::cerr) == 0 ? 0 : kUsage;
     return std::nullopt;
   }
+  flags.arguments.assign(argv + 1, argv + argc);
   read_keys(flags, key_file);
   return flags;
 }

@@ -9,6 +9,7 @@
 #include "engine/forward/load_model.h"
 #include "engine/schedule/speculation_options.h"
 #include "engine/serve/http.h"
+#include "rank_flags.h"
 
 namespace spark::app {
 
@@ -17,6 +18,8 @@ inline constexpr const char* kKeyVariable = "SPARK_API_KEY";
 struct EngineFlags {
   engine::LoadOptions model;
   engine::HttpOptions http;
+  RankFlags ranks;
+  std::vector<std::string> arguments;  // as given, without the program's name
   std::vector<std::string> served_names;  // empty: the folder's name
   std::vector<std::string> api_keys;
   std::optional<int32_t> max_model_len;  // absent: kDefaultModelLen, or less if the model ends earlier

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <thread>
 
 #include "common/error.h"
 #include "common/file.h"
@@ -40,9 +41,8 @@ int32_t context_length(const EngineFlags& flags, const model::ModelConfig& confi
 engine::SpeculationOptions speculation(const EngineFlags& flags, const model::ModelConfig& config) {
   const auto offered =
       static_cast<int32_t>(config.num_nextn_predict_layers > 0 ? config.dspark_block_size : 0);
-  constexpr int32_t kRanks = 1;
   if (flags.speculative_config) {
-    return engine::read_speculation(*flags.speculative_config, offered, kRanks);
+    return engine::read_speculation(*flags.speculative_config, offered, flags.ranks.tensor_parallel_size);
   }
   engine::SpeculationOptions options;
   options.max_drafts = offered;
@@ -86,8 +86,16 @@ Prepared prepare(const EngineFlags& flags) {
   service.engine.eos_token = end_token(prepared.config, *prepared.tokenizer, folder);
   service.engine.max_waiting = flags.max_queued;
   service.engine.speculation = speculation(flags, prepared.config);
-  prepared.memory = engine::plan_memory(prepared.config, prepared.load, 1);
-  prepared.memory.check(engine::memory_available_to(prepared.load.backend));
+  const RankFlags& ranks = flags.ranks;
+  // The ranks of a machine share its cores and its memory; the first process looks at the memory for all.
+  if (prepared.load.threads == 0 && ranks.local_ranks() > 1) {
+    const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+    prepared.load.threads = std::max(1, cores / ranks.local_ranks());
+  }
+  prepared.memory = engine::plan_memory(prepared.config, prepared.load, ranks.tensor_parallel_size);
+  auto available = engine::memory_available_to(prepared.load.backend);
+  if (available) *available /= static_cast<uint64_t>(ranks.local_ranks());
+  if (!ranks.local_rank) prepared.memory.check(available);
   return prepared;
 }
 

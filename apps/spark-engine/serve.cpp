@@ -10,6 +10,7 @@
 #include "common/units.h"
 #include "engine/serve/service.h"
 #include "prepare.h"
+#include "rank_process.h"
 
 namespace spark::app {
 namespace {
@@ -45,6 +46,17 @@ void watch_signals(engine::HttpServer& server, const engine::BootGate& gate, dou
   });
 }
 
+// A rank above 0: no API, the calls come from rank 0.
+int follow(const EngineFlags& flags, Prepared& prepared, BootLog& boot) {
+  boot.begin("joining the other ranks");
+  RankProcess ranks(flags, prepared.load);
+  prepared.load.communicator = ranks.communicator();
+  prepared.load.observer = &boot;
+  const auto model = ranks.load([&] { return engine::load_model(prepared.load); });
+  boot.finish();
+  return ranks.follow(*model);
+}
+
 }  // namespace
 
 int serve(const EngineFlags& flags) {
@@ -54,31 +66,43 @@ int serve(const EngineFlags& flags) {
   Prepared prepared = prepare(flags);
   log_info("memory plan", {{"needed", format_bytes(prepared.memory.total())},
                            {"mapped", format_bytes(prepared.memory.mapped)}});
+  if (flags.ranks.rank() > 0) return follow(flags, prepared, boot);
 
   // In this order, so that the engine's thread ends before the server it answers through.
   engine::HttpServer server(flags.http);
   watch_signals(server, gate, flags.drain_timeout_s);
   ServerThread thread(server, gate);
+  if (flags.ranks.tensor_parallel_size > 1) boot.begin("waiting for the other ranks");
+  RankProcess ranks(flags, prepared.load);
+  prepared.load.communicator = ranks.communicator();
   prepared.load.observer = &boot;
-  const auto model = engine::load_model(prepared.load);
+  const auto model = ranks.load([&] { return engine::load_model(prepared.load); });
+  if (flags.ranks.tensor_parallel_size > 1) boot.begin("waiting for the other ranks to load");
+  engine::StepModel& group = ranks.lead(*model);
   boot.begin("generating the first token");
-  engine::Service service(*model, *prepared.tokenizer, prepared.service);
-  service.prove();
-  boot.finish();
+  {
+    engine::Service service(group, *prepared.tokenizer, prepared.service);
+    ranks.attach(server, service);
+    ranks.load([&] { service.prove(); });
+    boot.finish();
 
-  if (flags.api_keys.empty() && !is_local(flags.http)) {
-    log_warning("anyone who reaches " + server.address() +
-                " can use this server: give it a key with --api-key-file");
+    if (flags.api_keys.empty() && !is_local(flags.http)) {
+      log_warning("anyone who reaches " + server.address() +
+                  " can use this server: give it a key with --api-key-file");
+    }
+    log_info("serving", {{"model", prepared.service.served_names.front()},
+                         {"backend", model->backend().name()},
+                         {"ranks", flags.ranks.tensor_parallel_size},
+                         {"sequences", service.max_sequences()},
+                         {"context", service.max_context()}});
+    gate.open(service);
+    std::cout << "listening on " << server.address() << std::endl;
+    thread.join();
+    ranks.detach();
   }
-  log_info("serving", {{"model", prepared.service.served_names.front()},
-                       {"backend", model->backend().name()},
-                       {"sequences", service.max_sequences()},
-                       {"context", service.max_context()}});
-  gate.open(service);
-  std::cout << "listening on " << server.address() << std::endl;
-  thread.join();
+  const int code = ranks.finish();
   log_info("stopped");
-  return 0;
+  return code;
 }
 
 }  // namespace spark::app

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <exception>
 
 #include "common/error.h"
+#include "engine/collective/together.h"
 #include "engine/forward/rope_table.h"
 #include "model/tensors.h"
 
@@ -66,14 +68,16 @@ const float* upload_frequencies(Backend& backend, const model::ModelConfig& conf
 
 Decoder::Decoder(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
                  const model::ModelConfig& config, std::vector<int32_t> token_classes,
-                 const CacheLimits& limits, const TableReaderOptions& engram)
+                 const CacheLimits& limits, Communicator& communicator, const TableReaderOptions& engram)
     : backend_(std::move(backend)),
+      communicator_(communicator, *backend_),
       checkpoint_(checked(std::move(checkpoint), config)),
       config_(config),
       plan_(model::make_layer_plan(config)),
       split_(model::split_for(config, communicator_.ranks())),
       limits_(limits),
-      loader_(*backend_, *checkpoint_),
+      loader_(*backend_,
+              WeightShards(*checkpoint_, model::tensor_catalogue(config_), split_, communicator_.rank())),
       weights_(load_decoder_weights(loader_, config_, plan_)),
       cache_(*backend_, cache_shape(config_, limits)),
       engram_(*backend_, *checkpoint_, config_, std::move(token_classes), limits.max_sequences,
@@ -87,14 +91,18 @@ Decoder::Decoder(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> c
       compressed_freq_(upload_frequencies(*backend_, config_, true)) {
   const int64_t rows = limits.max_step_rows;
   const int64_t slice = std::min(limits.max_step_rows, kLogitSlice);
-  if (engram_.tables() > 0) engram_scratch_ = allocate_engram_scratch(*backend_, config_, rows);
+  if (engram_.tables() > 0) engram_scratch_ = allocate_engram_scratch(*backend_, config_, split_, rows);
   for (float** angles : {&angles_.plain, &angles_.compressed, &angles_.pair}) {
     *angles = allocate_array<float>(*backend_, rows * config_.qk_rope_head_dim);
   }
   aux_ = allocate_array<uint16_t>(*backend_, rows * config_.main_proj_input());
   logit_rows_ = allocate_array<int32_t>(*backend_, rows);
   logit_hidden_ = allocate_array<uint16_t>(*backend_, slice * config_.hidden_size);
-  slice_logits_ = allocate_array<float>(*backend_, slice * config_.vocab_size, "logits");
+  part_logits_ = allocate_array<float>(*backend_, slice * split_.vocabulary, "logits");
+  slice_logits_ = part_logits_;
+  if (split_.ranks > 1 && communicator_.rank() == 0) {
+    slice_logits_ = allocate_array<float>(*backend_, slice * config_.vocab_size, "logits");
+  }
   if (plan_.first_decoder_layer >= 0) {
     decoder_window_ = static_cast<int32_t>(config_.sliding_window);
     kept_rows_ = allocate_array<int32_t>(*backend_, rows + kKeptSlice);
@@ -212,7 +220,9 @@ void Decoder::upload_step(std::span<const StepRow> rows, const InjectedRows& inj
     if (injected_ == nullptr) {
       injected_ = allocate_array<uint16_t>(*backend_, limits_.max_step_rows * config_.hidden_size);
     }
-    backend_->upload(injected_, injected.embeddings.data(), injected.embeddings.size_bytes());
+    if (communicator_.rank() == 0) {
+      backend_->upload(injected_, injected.embeddings.data(), injected.embeddings.size_bytes());
+    }  // else zeros: the ranks' rows are added up
   }
   engram_.finish_fetch();
 }
@@ -239,30 +249,45 @@ uint64_t Decoder::recording_key() const {
          (has_injected_ ? uint64_t{1} << 62 : 0);
 }
 
+// Takes the rows in. What can fail on one rank alone, such as a read of a table, fails here and on all ranks.
+void Decoder::agree(std::span<const StepRow> rows, const InjectedRows& injected) {
+  std::exception_ptr failure;
+  std::string what;
+  try {
+    accept_rows(rows, injected);
+    upload_step(rows, injected);
+  } catch (const std::exception& error) {
+    failure = std::current_exception();
+    what = error.what();
+    if (what.empty()) what = "unknown failure";
+  }
+  const std::string said = communicator_.meet(what);
+  if (said.empty()) return;
+  roll_back(rows);
+  if (failure != nullptr) std::rethrow_exception(failure);
+  throw Error(said);
+}
+
 std::span<const float> Decoder::run(std::span<const StepRow> rows, const InjectedRows& injected) {
   logits_.clear();
   if (rows.empty()) return logits_;
   check_rows(rows, injected);
-  try {
-    accept_rows(rows, injected);
-    upload_step(rows, injected);
-  } catch (...) {
-    roll_back(rows);
-    throw;
-  }
-  if (observer_ == nullptr) {
-    backend_->run_recorded(recording_key(), [this] { forward(); });
-  } else {
-    forward();
-  }
-  const std::span<const float> logits = download_logits();
+  agree(rows, injected);
+  together(communicator_, [&] {
+    if (observer_ == nullptr && communicator_.recordable()) {
+      backend_->run_recorded(recording_key(), [this] { forward(); });
+    } else {
+      forward();
+    }
+    download_logits();
+  });
   for (const Run& run : runs_of(rows)) cache_.release_passed(run.sequence);
-  return logits;
+  return logits_;
 }
 
-std::span<const float> Decoder::download_logits() {
+void Decoder::download_logits() {
   const size_t vocab = static_cast<size_t>(config_.vocab_size);
-  logits_.resize(wanted_rows_.size() * vocab);
+  if (communicator_.rank() == 0) logits_.resize(wanted_rows_.size() * vocab);
   const int32_t wanted = static_cast<int32_t>(wanted_rows_.size());
   for (int32_t begin = 0; begin < wanted; begin += kLogitSlice) {
     const int32_t count = std::min(kLogitSlice, wanted - begin);
@@ -274,12 +299,21 @@ std::span<const float> Decoder::download_logits() {
     backend_->linear({.rows = count,
                       .x = logit_hidden_,
                       .weight = &weights_.head,
-                      .y_f32 = slice_logits_,
-                      .y_stride = config_.vocab_size});
+                      .y_f32 = part_logits_,
+                      .y_stride = split_.vocabulary});
+    if (split_.ranks > 1) {
+      communicator_.gather_columns({.part = part_logits_,
+                                    .rows = count,
+                                    .part_cols = narrow(split_.vocabulary),
+                                    .all_cols = narrow(config_.vocab_size),
+                                    .element_bytes = sizeof(float),
+                                    .all = slice_logits_,
+                                    .first_rank_only = true});
+    }
+    if (communicator_.rank() != 0) continue;
     backend_->download(logits_.data() + static_cast<size_t>(begin) * vocab, slice_logits_,
                        static_cast<size_t>(count) * vocab * sizeof(float));
   }
-  return logits_;
 }
 
 }  // namespace spark::engine

@@ -23,6 +23,7 @@
 #include "engine/forward/engram_lookup.h"
 #include "engine/forward/observer.h"
 #include "engine/forward/scratch.h"
+#include "engine/forward/staged_communicator.h"
 #include "engine/forward/step_arrays.h"
 #include "engine/forward/step_model.h"
 #include "engine/forward/weights.h"
@@ -40,11 +41,13 @@ struct InjectedRows {
 
 class Decoder final : public StepModel {
  public:
-  // `token_classes` is the Engram token map. Throws Error for a checkpoint that does not fit its
-  // configuration, and when the backend has no room.
+  // `token_classes` is the Engram token map. This is the part of the model that the communicator's rank
+  // holds; all ranks are called alike, and only rank 0 has logits to return. Throws Error for a checkpoint
+  // that does not fit its configuration or cannot be split so, and when the backend has no room. The
+  // communicator outlives the decoder.
   Decoder(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
           const model::ModelConfig& config, std::vector<int32_t> token_classes, const CacheLimits& limits,
-          const TableReaderOptions& engram = {});
+          Communicator& communicator, const TableReaderOptions& engram = {});
 
   int32_t vocab_size() const override { return static_cast<int32_t>(config_.vocab_size); }
   int32_t max_sequences() const override { return limits_.max_sequences; }
@@ -78,6 +81,9 @@ class Decoder final : public StepModel {
   Backend& backend() { return *backend_; }
   const CachePool& cache() const { return cache_; }
   const EngramLookup& engram() const { return engram_; }
+  const model::RankSplit& split() const { return split_; }
+  // Weights of this rank, padding included; model::rank_bytes() without Engram tables and vision.
+  int64_t loaded_bytes() const { return loader_.loaded_bytes(); }
   // For tests and debugging; null to stop. The observer must outlive its use.
   void set_observer(Observer* observer);
 
@@ -87,6 +93,7 @@ class Decoder final : public StepModel {
 
   void check_rows(std::span<const StepRow> rows, const InjectedRows& injected) const;
   void accept_rows(std::span<const StepRow> rows, const InjectedRows& injected);
+  void agree(std::span<const StepRow> rows, const InjectedRows& injected);
   void roll_back(std::span<const StepRow> rows);
   void upload_step(std::span<const StepRow> rows, const InjectedRows& injected);
   void upload_decoder_rows(std::span<const StepRow> rows, std::vector<int32_t> kept);
@@ -100,14 +107,14 @@ class Decoder final : public StepModel {
   void attend(const LayerWeights& layer);
   void compress(const LayerWeights& layer);
   void select(const LayerWeights& layer);
-  std::span<const float> download_logits();
+  void download_logits();
 
   const float* angles_of(const model::LayerRole& role) const;
   int32_t entry_bound(int64_t ratio) const;
   void observe(const std::string& name, ObservedType type, int64_t cols, const void* data);
 
-  SoloCommunicator communicator_;
   std::unique_ptr<Backend> backend_;
+  StagedCommunicator communicator_;
   std::unique_ptr<Checkpoint> checkpoint_;
   const model::ModelConfig config_;
   const model::LayerPlan plan_;
@@ -129,7 +136,8 @@ class Decoder final : public StepModel {
   uint16_t* injected_ = nullptr;      // BF16 [rows][D]
   int32_t* logit_rows_ = nullptr;     // [rows]
   uint16_t* logit_hidden_ = nullptr;  // BF16 [slice][D]
-  float* slice_logits_ = nullptr;     // FP32 [slice][vocab]
+  float* part_logits_ = nullptr;      // FP32 [slice][vocab of the rank]
+  float* slice_logits_ = nullptr;     // FP32 [slice][vocab]; the same with one rank
   int32_t* kept_rows_ = nullptr;      // [rows + slice]: rows that enter the decoder; 0, 1, 2, ...
   uint16_t* kept_h_ = nullptr;        // BF16 [slice][S][D]
   uint16_t* kept_pre_ = nullptr;      // FP32 [slice][S], moved as pairs of 16 bits

@@ -139,8 +139,16 @@ void Decoder::inject_engram(const LayerWeights& layer) {
   backend_->linear({.rows = step_.rows,
                     .x_q = engram_scratch_.x_q,
                     .weight = &layer.engram.wkv,
-                    .y = engram_scratch_.kv,
-                    .y_stride = config_.engram_output()});
+                    .y = engram_scratch_.part,
+                    .y_stride = split_.engram_output});
+  if (split_.ranks > 1) {
+    communicator_.gather_columns({.part = engram_scratch_.part,
+                                  .rows = step_.rows,
+                                  .part_cols = narrow(split_.engram_output),
+                                  .all_cols = narrow(config_.engram_output()),
+                                  .element_bytes = sizeof(uint16_t),
+                                  .all = engram_scratch_.kv});
+  }
   backend_->engram_inject({.step = step_,
                            .streams = narrow(config_.hc_mult),
                            .hidden = narrow(config_.hidden_size),

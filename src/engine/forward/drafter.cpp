@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/error.h"
+#include "engine/collective/together.h"
 #include "engine/forward/scratch.h"
 
 namespace spark::engine {
@@ -11,7 +12,9 @@ Drafter::Drafter(Backend& backend, Communicator& communicator, const model::Mode
                  const model::RankSplit& split, WeightLoader& loader, const DecoderWeights& decoder,
                  CachePool& cache, const float* plain_freq, const CacheLimits& limits)
     : backend_(backend),
+      communicator_(communicator),
       config_(config),
+      split_(split),
       decoder_(decoder),
       cache_(cache),
       weights_(load_drafter_weights(loader, config)),
@@ -26,11 +29,14 @@ Drafter::Drafter(Backend& backend, Communicator& communicator, const model::Mode
   records_ =
       allocate_array<uint8_t>(backend, drafts * window_record_bytes(static_cast<int32_t>(config.head_dim)));
   collapsed_ = allocate_array<uint16_t>(backend, drafts * config.hidden_size);
-  base_ = allocate_array<float>(backend, drafts * config.vocab_size);
+  const bool solo = split.ranks == 1;
+  base_part_ = allocate_array<float>(backend, drafts * split.vocabulary);
+  base_ = solo ? base_part_ : allocate_array<float>(backend, drafts * config.vocab_size);
   tokens_ = allocate_array<int32_t>(backend, drafts);
   confidence_ = allocate_array<float>(backend, drafts);
   aux_q_ = allocate_quantised(backend, rows, config.main_proj_input());
-  main_raw_ = allocate_array<uint16_t>(backend, rows * config.hidden_size);
+  main_part_ = allocate_array<uint16_t>(backend, rows * split.main_output);
+  main_raw_ = solo ? main_part_ : allocate_array<uint16_t>(backend, rows * config.hidden_size);
   main_x_ = allocate_array<uint16_t>(backend, rows * config.hidden_size);
   main_q_ = allocate_quantised(backend, rows, config.hidden_size);
   kv_raw_ = allocate_array<uint16_t>(backend, rows * config.head_dim);
@@ -42,8 +48,19 @@ void Drafter::follow(const StepRows& step, const uint16_t* aux, const float* cos
   const int32_t width = static_cast<int32_t>(config_.head_dim);
   backend_.quantise(
       {.rows = step.rows, .cols = static_cast<int32_t>(config_.main_proj_input()), .x = aux, .out = aux_q_});
-  backend_.linear(
-      {.rows = step.rows, .x_q = aux_q_, .weight = &weights_.main_proj, .y = main_raw_, .y_stride = hidden});
+  backend_.linear({.rows = step.rows,
+                   .x_q = aux_q_,
+                   .weight = &weights_.main_proj,
+                   .y = main_part_,
+                   .y_stride = split_.main_output});
+  if (split_.ranks > 1) {
+    communicator_.gather_columns({.part = main_part_,
+                                  .rows = step.rows,
+                                  .part_cols = narrow(split_.main_output),
+                                  .all_cols = hidden,
+                                  .element_bytes = sizeof(uint16_t),
+                                  .all = main_raw_});
+  }
   backend_.rms_norm({.rows = step.rows,
                      .cols = hidden,
                      .eps = runner_.norm_eps(),
@@ -95,9 +112,16 @@ Drafts Drafter::draft(std::span<const DraftRequest> requests) {
                                    [](const DraftRequest& each) { return each.filter.temperature > 0; });
     const uint64_t key = (uint64_t{1} << 63) | (drawn ? uint64_t{1} << 62 : 0) |
                          (logits_wanted_ ? uint64_t{1} << 61 : 0) | static_cast<uint64_t>(step.rows);
-    backend_.run_recorded(key, [&] {
+    const auto work = [&] {
       forward(step);
       if (!drawn) head(step, -1, logits_wanted_ ? logits_ : nullptr);
+    };
+    together(communicator_, [&] {
+      if (communicator_.recordable()) {
+        backend_.run_recorded(key, work);
+      } else {
+        work();
+      }
     });
     if (drawn) draw(step, requests);
     backend_.download(host_tokens_.data(), tokens_, host_tokens_.size() * sizeof(int32_t));
@@ -137,8 +161,16 @@ void Drafter::forward(const StepRows& step) {
   backend_.linear({.rows = step.rows,
                    .x = scratch.x,
                    .weight = &decoder_.head,
-                   .y_f32 = base_,
-                   .y_stride = config_.vocab_size});
+                   .y_f32 = base_part_,
+                   .y_stride = split_.vocabulary});
+  if (split_.ranks > 1) {
+    communicator_.gather_columns({.part = base_part_,
+                                  .rows = step.rows,
+                                  .part_cols = narrow(split_.vocabulary),
+                                  .all_cols = narrow(config_.vocab_size),
+                                  .element_bytes = sizeof(float),
+                                  .all = base_});
+  }
 }
 
 void Drafter::head(const StepRows& step, int32_t place, float* logits) {

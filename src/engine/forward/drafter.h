@@ -8,9 +8,9 @@
 // to one vector, and each drafter block stores a window record made from it. Rows of rejected drafts are
 // overwritten when their positions run again; a draft never looks beyond the position it is given.
 // Draft side: one block of rows [anchor, noise, noise, ..] runs through the drafter's blocks; all rows see
-// the same window and all of the block. Each draft then depends on the ones before it through the Markov bias,
-// so drafts drawn at random are drawn place by place, here on the host: the distribution that a draft was drawn
-// from goes out with it.
+// the same window and all of the block. Each draft then depends on the ones before it through the Markov
+// bias, so drafts drawn at random are drawn place by place, here on the host: the distribution that a draft
+// was drawn from goes out with it.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +57,9 @@ class Drafter {
   std::vector<float> download(const float* from) const;
 
   Backend& backend_;
+  Communicator& communicator_;
   const model::ModelConfig& config_;
+  const model::RankSplit& split_;
   const DecoderWeights& decoder_;
   CachePool& cache_;
   DrafterWeights weights_;
@@ -67,13 +69,15 @@ class Drafter {
   float* angles_ = nullptr;        // [draft rows][pairs][2]
   uint8_t* records_ = nullptr;     // [draft rows] window records
   uint16_t* collapsed_ = nullptr;  // BF16 [draft rows][D]
-  float* base_ = nullptr;          // FP32 [draft rows][vocab]
+  float* base_part_ = nullptr;     // FP32 [draft rows][vocab of the rank]
+  float* base_ = nullptr;          // FP32 [draft rows][vocab]; the same with one rank
   float* logits_ = nullptr;        // the same; null until drafts are drawn or a test asks
   bool logits_wanted_ = false;     // by a test
   int32_t* tokens_ = nullptr;
   float* confidence_ = nullptr;
-  QuantisedRows aux_q_;           // context side, [step rows]
-  uint16_t* main_raw_ = nullptr;  // BF16 [step rows][D]
+  QuantisedRows aux_q_;            // context side, [step rows]
+  uint16_t* main_part_ = nullptr;  // BF16 [step rows][outputs of the rank]
+  uint16_t* main_raw_ = nullptr;   // BF16 [step rows][D]; the same with one rank
   uint16_t* main_x_ = nullptr;
   QuantisedRows main_q_;
   uint16_t* kv_raw_ = nullptr;  // BF16 [step rows][width]

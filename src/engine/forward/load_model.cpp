@@ -95,8 +95,10 @@ std::unique_ptr<Decoder> load_model(const LoadOptions& options, std::unique_ptr<
   phase("mapping tokens to Engram classes");
   std::vector<int32_t> classes = token_classes(config, options.folder);
   phase("loading weights, making room for caches");
-  auto model = std::make_unique<Decoder>(std::move(backend), std::move(checkpoint), config,
-                                         std::move(classes), options.limits, options.engram);
+  static SoloCommunicator solo;
+  auto model = std::make_unique<Decoder>(
+      std::move(backend), std::move(checkpoint), config, std::move(classes), options.limits,
+      options.communicator == nullptr ? solo : *options.communicator, options.engram);
   if (options.exact_prefill) model->use_exact_prefill();
   return model;
 }

@@ -24,6 +24,8 @@ struct LoadOptions {
   TableReaderOptions engram = {};
   LoadObserver* observer = nullptr;
   bool exact_prefill = false;  // all layers for all rows of a prompt
+  Communicator* communicator =
+      nullptr;  // of the group that this is a rank of; outlives the model. Null: alone
 };
 
 // The backends of this build.

@@ -122,18 +122,21 @@ uint64_t step_bytes(const model::ModelConfig& config, const model::RankSplit& sp
     bytes(2 * 9 * 4 * rows);                        // StepArrays, of all rows and of the decoder's
     bytes(3 * rows * config.qk_rope_head_dim * 4);  // angles
     bytes(rows * config.main_proj_input() * 2);
-    bytes(slice * (hidden * 2 + config.vocab_size * 4));
+    // What is gathered from the ranks' parts needs room beside them.
+    const bool gathers = split.ranks > 1;
+    const int64_t logits = 4 * (split.vocabulary + (gathers ? config.vocab_size : 0));
+    bytes(slice * (hidden * 2 + logits));
     if (!config.engram_layer_ids.empty()) {
-      allocate_engram_scratch(backend, config, rows);
+      allocate_engram_scratch(backend, config, split, rows);
       bytes(static_cast<int64_t>(config.engram_layer_ids.size()) * rows * config.engram_width() * 33 / 32);
     }
     if (config.num_nextn_predict_layers == 0) return;
     const int64_t drafts = limits.max_sequences * config.dspark_block_size;
     allocate_block_scratch(backend, config, split, drafts);
-    bytes(drafts * (config.vocab_size * 4 + hidden * 2));
+    bytes(drafts * (logits + hidden * 2));
     allocate_quantised(backend, rows, config.main_proj_input());
     allocate_quantised(backend, rows, hidden);
-    bytes(rows * (2 * hidden + 2 * config.head_dim) * 2);
+    bytes(rows * (split.main_output + (gathers ? 2 : 1) * hidden + 2 * config.head_dim) * 2);
   });
 }
 

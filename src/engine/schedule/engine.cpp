@@ -23,6 +23,9 @@ void Engine::abort(uint64_t request) {
 void Engine::abort_all() {
   worker_->abort_all();
 }
+void Engine::fail(const std::string& why) {
+  worker_->fail(why);
+}
 EngineLoad Engine::load() const {
   return worker_->load();
 }

@@ -82,6 +82,7 @@ uint64_t Engine::Worker::submit(GenerationRequest request, OutputSink sink) {
   {
     const std::lock_guard lock(mutex_);
     if (stopping_) throw Refused(Refused::Why::kStopping, "the engine is stopping");
+    if (!failure_.empty()) throw Refused(Refused::Why::kStopping, failure_);
     id = state->id = next_id_++;
   }
   for (int32_t choice = 0; choice < state->request.choices; ++choice) {
@@ -112,6 +113,15 @@ void Engine::Worker::abort(uint64_t request) {
 void Engine::Worker::abort_all() {
   {
     const std::lock_guard lock(mutex_);
+    abort_all_ = true;
+  }
+  wake_.notify_all();
+}
+
+void Engine::Worker::fail(const std::string& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_.empty()) failure_ = why;
     abort_all_ = true;
   }
   wake_.notify_all();
@@ -154,12 +164,12 @@ void Engine::Worker::take_aborts() {
   };
   for (SequencePointer& sequence : waiting_.remove_if(unwanted)) retired_.push_back(std::move(sequence));
   const double now_s = monotonic_s();
+  const FinishReason reason = failure_.empty() ? FinishReason::kAbort : FinishReason::kError;
   for (const SequencePointer& sequence : retired_) {
-    outputs_.emplace_back(sequence.get(), sequence->end(FinishReason::kAbort, {}, now_s));
+    outputs_.emplace_back(sequence.get(), sequence->end(reason, failure_, now_s));
   }
   for (const SequencePointer& sequence : running_) {
-    if (unwanted(sequence))
-      outputs_.emplace_back(sequence.get(), sequence->end(FinishReason::kAbort, {}, now_s));
+    if (unwanted(sequence)) outputs_.emplace_back(sequence.get(), sequence->end(reason, failure_, now_s));
   }
   aborts_.clear();
   abort_all_ = false;

@@ -33,6 +33,7 @@ class Engine::Worker {
   uint64_t submit(GenerationRequest request, OutputSink sink);
   void abort(uint64_t request);
   void abort_all();
+  void fail(const std::string& why);
   EngineLoad load() const;
 
  private:
@@ -65,6 +66,7 @@ class Engine::Worker {
   FairQueue<SequencePointer> waiting_;
   std::vector<uint64_t> aborts_;
   bool abort_all_ = false;
+  std::string failure_;  // set when the model cannot go on
   bool stopping_ = false;
   uint64_t next_id_ = 1;
   EngineLoad load_;

@@ -42,6 +42,8 @@ class Service : public HttpHandler {
   void handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override;
   HttpResponse fault(int status, const std::string& message) override;
   void give_up() override;
+  // The model cannot go on: every client is told why, and new requests are refused with it.
+  void fail(const std::string& why) { engine_.fail(why); }
 
   // Generates one token, as any request would: proof that every part works. Throws Error when one does not.
   void prove();

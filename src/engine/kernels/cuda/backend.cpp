@@ -122,6 +122,8 @@ class Backend final : public CudaBackend {
     check(cudaGetLastError(), "on the device");
   }
 
+  bool keeps_host(WeightFormat) const override { return false; }
+  bool host_memory() const override { return false; }
   Weight place(const Weight& host) override { return store_->place(host); }
   ExpertBank place_experts(std::span<const ExpertWeights> host) override {
     return store_->place_experts(host);
