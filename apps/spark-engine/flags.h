@@ -24,6 +24,8 @@ struct EngineFlags {
   std::vector<std::string> api_keys;
   std::optional<int32_t> max_model_len;  // absent: kDefaultModelLen, or less if the model ends earlier
   std::optional<std::string> speculative_config;  // absent: as many drafts as the checkpoint offers
+  int32_t parallel_prefills = 2;
+  double max_token_gap_ms = 0;
   size_t max_queued = 256;
   size_t engram_cache_mib = 256;
   bool engram_page_cache = false;

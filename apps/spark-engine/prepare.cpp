@@ -85,6 +85,8 @@ Prepared prepare(const EngineFlags& flags) {
   service.generation = generation_config(flags);
   service.engine.eos_token = end_token(prepared.config, *prepared.tokenizer, folder);
   service.engine.max_waiting = flags.max_queued;
+  service.engine.parallel_prefills = flags.parallel_prefills;
+  service.engine.max_token_gap_ms = flags.max_token_gap_ms;
   service.engine.speculation = speculation(flags, prepared.config);
   const RankFlags& ranks = flags.ranks;
   // The ranks of a machine share its cores and its memory; the first process looks at the memory for all.

@@ -61,7 +61,7 @@ class Waiting {
 };
 
 struct Counter : EngineObserver {
-  void on_step(int64_t, int64_t) override {}
+  void on_step(const StepCounts&) override {}
   void on_first_token(double) override {}
   void on_next_tokens(int64_t, double) override {}
   void on_finish(const ChoiceRecord&) override {}

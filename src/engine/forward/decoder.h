@@ -57,6 +57,10 @@ class Decoder final : public StepModel {
   int32_t decoder_window() const override { return decoder_window_; }
   void open_sequence(int32_t sequence) override;
   void close_sequence(int32_t sequence) override;
+  int32_t start_sequence(int32_t sequence, const SequenceStart& start) override;
+  bool has_room(std::span<const SequenceLength> lengths) const override;
+  int32_t longest_sequence() const override { return cache_.longest_sequence(); }
+  CacheOccupancy cache_occupancy() const override;
   std::span<const float> run(std::span<const StepRow> rows) override { return run(rows, {}); }
 
   void prefetch(std::span<const int32_t> tokens, int32_t position) override {

@@ -27,6 +27,7 @@ class DraftingModel : public StepModel {
   int32_t max_context() const override { return inner_.max_context(); }
   int32_t max_step_rows() const override { return inner_.max_step_rows(); }
   int32_t max_rollback() const override { return inner_.max_rollback(); }
+  int32_t decoder_window() const override { return inner_.decoder_window(); }
   void open_sequence(int32_t slot) override {
     inner_.open_sequence(slot);
     histories_[slot].clear();

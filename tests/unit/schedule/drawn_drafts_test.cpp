@@ -133,6 +133,45 @@ TEST_F(TinyModel, GreedyDraftsChangeNoToken) {
   EXPECT_GT(verified, 0);
 }
 
+// Drafts that stand up to any place, or fail at any, over the real caches: rows of rejected drafts leave no
+// trace in windows, compressed entries, open pairs and Engram histories.
+TEST_F(TinyModel, ForcedDraftsChangeNoToken) {
+  std::vector<GenerationRequest> requests;
+  for (int32_t i = 0; i < 6; ++i) {
+    requests.push_back(request(i, 25 + 9 * i));
+    requests.back().sampling.temperature = i % 2 == 0 ? 0 : 0.8;
+    requests.back().top_logprobs = 0;
+  }
+  const auto expected = run(requests, {}, 1);
+  const auto right = [&](std::span<const int32_t> history, int32_t place) -> int32_t {
+    for (size_t i = 0; i < requests.size(); ++i) {
+      std::vector<int32_t> whole = requests[i].prompt;
+      whole.insert(whole.end(), expected[i].tokens.begin(), expected[i].tokens.end());
+      const size_t at = history.size() + static_cast<size_t>(place);
+      if (at < whole.size() && std::equal(history.begin(), history.end(), whole.begin())) return whole[at];
+    }
+    return 0;
+  };
+  for (int32_t form = 0; form <= 10; ++form) {
+    // 0 .. 5: so many right, then wrong ones; 6 .. 10: one wrong among right ones.
+    DraftingModel drafting(model(), 5, [&](std::span<const int32_t> history, int32_t place) {
+      const bool wrong = form <= 5 ? place >= form : place == form - 6;
+      return (right(history, place) + (wrong ? 1 + place : 0)) % 600;
+    });
+    for (const int32_t sequences : {1, 6}) {
+      EngineOptions options;
+      options.max_sequences = sequences;
+      options.speculation = speculation(5, false, false);
+      Engine engine(drafting, tokenizer(), options);
+      const auto got = answers(engine, requests);
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i].tokens, expected[i].tokens) << "form " << form << " request " << i;
+        EXPECT_EQ(got[i].logprobs, expected[i].logprobs) << "form " << form << " request " << i;
+      }
+    }
+  }
+}
+
 // The same through rejection sampling, where a request is greedy.
 TEST_F(TinyModel, DrawnDraftsLeaveGreedyRequestsAlone) {
   std::vector<GenerationRequest> requests;
