@@ -100,7 +100,7 @@ struct Watch : LoadObserver {
 TEST(LoadModel, WeightsReadDirectlyAreTheSame) {
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < 20; ++i) tokens.push_back(i * 31 % 500);
-  for (const std::string backend : {"cpu", "reference"}) {
+  for (const std::string& backend : backend_names()) {
     std::vector<golden::Rows> logits;
     for (const WeightReading reading : {WeightReading::kMapped, WeightReading::kDirect}) {
       Watch watch;
