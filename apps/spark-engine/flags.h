@@ -19,7 +19,7 @@ struct EngineFlags {
   engine::LoadOptions model;
   engine::HttpOptions http;
   RankFlags ranks;
-  std::vector<std::string> arguments;  // as given, without the program's name
+  std::vector<std::string> arguments;     // as given, without the program's name
   std::vector<std::string> served_names;  // empty: the folder's name
   std::vector<std::string> api_keys;
   std::optional<int32_t> max_model_len;  // absent: kDefaultModelLen, or less if the model ends earlier

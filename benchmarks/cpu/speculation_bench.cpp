@@ -164,7 +164,8 @@ void run(const Flags& flags) {
   SpeculationOptions paying = every;
   paying.adaptive = true;
   paying.cost_scale = flags.cost_scale;
-  paying.costs = measure_step_costs(*model, {.max_sequences = most, .max_drafts = every.max_drafts});
+  paying.costs = measure_step_costs(
+      *model, {.max_sequences = most, .max_drafts = every.max_drafts, .drawn = flags.drawn});
   std::printf("costs: %s\n", paying.costs.describe().c_str());
   std::printf("%8s %-10s %10s %14s %8s %12s %10s\n", "streams", "drafts", "tokens/s", "tokens/cpu-s", "ratio",
               "tokens/step", "verified");

@@ -186,6 +186,7 @@ Drafts Decoder::draft(std::span<const DraftRequest> requests) {
 
 void Decoder::set_observer(Observer* observer) {
   observer_ = observer;
+  spread_rows_above(spread_above_);  // an observer sees whole arrays
   if (observer == nullptr || observed_gates_ != nullptr) return;
   observed_gates_ = allocate_array<float>(*backend_, limits_.max_step_rows * config_.hc_mult);
   observed_scores_ =

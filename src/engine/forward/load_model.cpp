@@ -122,6 +122,7 @@ std::unique_ptr<Decoder> load_model(const LoadOptions& options, std::unique_ptr<
                                          std::move(classes), options.limits,
                                          options.communicator == nullptr ? solo : *options.communicator,
                                          options.engram, weight_reads(options, config));
+  model->spread_rows_above(options.spread_rows_above);
   if (options.exact_prefill) model->use_exact_prefill();
   return model;
 }

@@ -50,6 +50,9 @@ struct DraftBlock {
   // What each token was drawn from, or nothing: then they are the likeliest ones, and a token is chosen as
   // without drafts and compared.
   std::vector<TokenDistribution> proposals;
+  // Drafts that the caches must have room for when any is verified. Of drawn drafts as many as there might
+  // have been: whether they are verified must not depend on what they are (schedule/verification.h).
+  int32_t room = 0;
   RejectionMethod rejection = RejectionMethod::kBlock;
   std::vector<float> confidence;   // the drafter's logits
   std::vector<double> acceptance;  // what is expected of each, when those before it are accepted

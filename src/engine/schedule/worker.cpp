@@ -342,7 +342,8 @@ bool Engine::Worker::fits(const StepPlan& plan) {
   lengths_.clear();
   for (const PlannedRows& planned : plan.rows) {
     const auto i = static_cast<size_t>(planned.sequence);
-    lengths_.push_back({running_[i]->slot(), views_[i].computed + planned.rows + planned.drafts});
+    const int32_t drafts = planned.drafts > 0 ? std::max(planned.drafts, running_[i]->drafts().room) : 0;
+    lengths_.push_back({running_[i]->slot(), views_[i].computed + planned.rows + drafts});
   }
   return model_.has_room(lengths_);
 }

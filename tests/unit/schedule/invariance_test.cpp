@@ -121,7 +121,7 @@ class Invariance : public testing::Test {
   static Decoder& decoder() {
     static const auto kModel = golden::load(golden::synthetic_checkpoint(), "cpu", 2,
                                             {.max_sequences = 16,
-                                             .max_context = 9216,
+                                             .max_context = 8192,
                                              .max_step_rows = 256,
                                              .prefix_caching = true,
                                              .retention = 256});
