@@ -221,6 +221,8 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
           : 0;
   // Plain loads: copies would queue behind the weights. Several at once, before the first is stored.
   constexpr int kAtOnce = kNTiles >= 6 ? 1 : Format::kCodes ? 8 / kNTiles : 4 / kNTiles + 1;
+  constexpr bool kMayQuantise = Format::kCodes && kNTiles <= 2;  // see kMaxQuantisingRows
+  const bool from_bf16 = !Format::kCodes || (kMayQuantise && p.x != nullptr);
   for (int i = first_block + warp; i < last_block; i += kWarps * kAtOnce) {
     uint4 x[kAtOnce][kNTiles];
 #pragma unroll
@@ -232,13 +234,13 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
         const int column = block * 32 + t * 8;
         x[j][n] = make_uint4(0, 0, 0, 0);
         if (block >= last_block || m >= p.rows || column >= p.cols) continue;
-        if constexpr (Format::kCodes) {
+        if (from_bf16) {
+          x[j][n] = *reinterpret_cast<const uint4*>(p.x + static_cast<size_t>(m) * p.x_stride +
+                                                    static_cast<size_t>(group_of_rows) * p.cols + column);
+        } else {
           const uint2 v =
               *reinterpret_cast<const uint2*>(p.x_codes + static_cast<size_t>(m) * p.x_stride + column);
           x[j][n].x = v.x, x[j][n].y = v.y;
-        } else {
-          x[j][n] = *reinterpret_cast<const uint4*>(p.x + static_cast<size_t>(m) * p.x_stride +
-                                                    static_cast<size_t>(group_of_rows) * p.cols + column);
         }
       }
     }
@@ -250,6 +252,18 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
 #pragma unroll
       for (int n = 0; n < kNTiles; ++n) {
         if constexpr (Format::kCodes) {
+          if (kMayQuantise && from_bf16) {
+            // The quantiser's own arithmetic; a quad of lanes holds a block.
+            const EightCodes q = quantise_eight(unpack_eight(x[j][n]));
+            x[j][n].x = q.codes.x, x[j][n].y = q.codes.y;
+            const int m = n * 8 + g;
+            if (t == 0) activation_scales[(block - first_block) * kNTiles * 8 + m] = ue8m0_to_float(q.scale);
+            if (first_group == 0 && m < p.rows) {
+              const size_t at = static_cast<size_t>(m) * p.blocks + block;
+              *reinterpret_cast<uint2*>(p.quantised_codes + at * 32 + t * 8) = q.codes;
+              if (t == 0) p.quantised_scales[at] = q.scale;
+            }
+          }
           *reinterpret_cast<uint2*>(to + n * 256 + lane * 8) = make_uint2(x[j][n].x, x[j][n].y);
         } else {
           *reinterpret_cast<uint4*>(to + n * 512 + lane * 16) = x[j][n];
@@ -259,7 +273,7 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
   }
   if constexpr (Format::kCodes) {
     const int count = last_block - first_block;
-    const int all = count * p.rows;
+    const int all = from_bf16 ? 0 : count * p.rows;
     for (int i = static_cast<int>(threadIdx.x); i < all; i += 8 * kLinearThreads) {
       uint32_t scale[8];
 #pragma unroll
