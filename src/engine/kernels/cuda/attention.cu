@@ -13,8 +13,9 @@
 namespace spark::engine::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = 8;
+constexpr int kThreads = 512;
+constexpr int kWarps = 16;
+constexpr int kScoreWarps = 8;  // the first of them, eight slots each
 constexpr int kChunk = 64;  // slots
 constexpr int kHeads = 16;
 constexpr int kMaxWidth = 512;
@@ -126,6 +127,7 @@ struct Shared {
   uint16_t kv[kChunk][kMaxWidth + kPad];
   uint16_t q[kHeads][kMaxWidth + kPad];
   float z[kMaxChunksPerBlock][kHeads][kChunk];
+  uint32_t live[kWarps];  // a bit per slot that the warp loaded
   uint16_t e[kHeads][kChunk + kPad];
   float chunk_max[kMaxChunksPerBlock][kHeads];
   float block_max[kHeads];  // over this block's chunks
@@ -137,9 +139,9 @@ struct Shared {
 // Partial outputs take the place of kv: FP32 [16][512].
 static_assert(sizeof(float) * kHeads * kMaxWidth <= sizeof(uint16_t) * kChunk * (kMaxWidth + kPad));
 
-// Loads and decodes one chunk into shared memory; returns through `live` a mask bit per slot of this warp.
+// Loads and decodes one chunk into shared memory.
 __device__ __forceinline__ void load_chunk(const SparseAttentionArgs& a, int row, int chunk, int slots,
-                                           Shared& s, uint32_t* live) {
+                                           Shared& s) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x / 32);
   constexpr int kPerWarp = kChunk / kWarps;
@@ -165,7 +167,7 @@ __device__ __forceinline__ void load_chunk(const SparseAttentionArgs& a, int row
     for (int i = 0; i < kPerWarp; ++i)
       decode_channels(raw[i], main[i], &s.kv[warp * kPerWarp + i][lane * 16]);
   }
-  *live = mask;
+  if (lane == 0) s.live[warp] = mask;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -201,14 +203,16 @@ __global__ void __launch_bounds__(kThreads)
     copy_async_16(&s.q[head][channel], from, valid);
   }
 
-  // Scores of all chunks of this block. Warp w takes slots 8w .. 8w + 7.
+  // Scores of all chunks of this block. Warp w of the first eight takes slots 8w .. 8w + 7.
   for (int c = 0; c < mine; ++c) {
-    uint32_t live = 0;
     if (c > 0) __syncthreads();  // the previous chunk has been read
-    load_chunk(a, row, chunk0 + c, slots, s, &live);
+    load_chunk(a, row, chunk0 + c, slots, s);
     copy_async_commit();
     copy_async_wait<0>();
     __syncthreads();
+    if (warp >= kScoreWarps) continue;
+    constexpr int kLoadedPerWarp = kChunk / kWarps;
+    const uint32_t live = s.live[2 * warp] | s.live[2 * warp + 1] << kLoadedPerWarp;
     float d[4][4] = {};
     const uint16_t* q_row = &s.q[lane & 15][(lane >> 4) * 8];
     const uint16_t* kv_row = &s.kv[warp * 8 + (lane & 7)][(lane >> 3) * 8];
@@ -236,7 +240,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
 
-  // Maxima of the chunks: warp w takes heads w and w + 8.
+  // Maxima of the chunks: warp w takes head w.
   for (int head = warp; head < kHeads; head += kWarps) {
     float largest = -INFINITY;
     for (int c = 0; c < mine; ++c) {
@@ -278,9 +282,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int c = mine - 1; c >= 0; --c) {
     // The last chunk is still in shared memory; earlier ones are loaded again (they lie in L2).
     if (c != mine - 1) {
-      uint32_t live;
       __syncthreads();
-      load_chunk(a, row, chunk0 + c, slots, s, &live);
+      load_chunk(a, row, chunk0 + c, slots, s);
     }
     for (int head = warp; head < kHeads; head += kWarps) {
       const float m = s.running[c][head];

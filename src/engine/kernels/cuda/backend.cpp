@@ -222,6 +222,7 @@ class Backend final : public CudaBackend {
 
   void grouped_linear(const GroupedLinearArgs& args) override {
     const PreparedWeight& w = WeightStore::prepared(*args.weight);
+    note_weight(w);
     if (w.layout != Layout::kFp8 || w.rows % args.groups != 0) {
       throw Error("grouped projection of " + std::to_string(w.rows) + " rows in " +
                       std::to_string(args.groups) + " groups",
@@ -289,14 +290,14 @@ class Backend final : public CudaBackend {
         (!waiting_.mix || waiting_.mix->pre != args.pre)) {
       const MhcExpandArgs expand = *std::exchange(waiting_.expand, std::nullopt);
       const std::optional<MhcMixArgs> mix = std::exchange(waiting_.mix, std::nullopt);
-      launch_mhc_expand_collapse(main(), expand, args);
+      launch_mhc_expand_collapse(main(), expand, args, begin_sublayer(args));
       remember_collapsed(args);
       if (mix) launch_mix(*mix);
       return;
     }
     flush();
     if (args.pre == pending_pre_) join();
-    launch_mhc_collapse(main(), args);
+    launch_mhc_collapse(main(), args, begin_sublayer(args));
     remember_collapsed(args);
   }
 
@@ -396,8 +397,8 @@ class Backend final : public CudaBackend {
     work.destination = scratch<int32_t>(Scratch::kExpertDestination, most);
     work.codes = scratch<uint8_t>(Scratch::kExpertCodes, most * stride);
     work.scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 16);
-    work.x_scales = scratch<uint8_t>(Scratch::kExpertXScales,
-                                     most / args.top_k * expert_scale_stride(bank.hidden));
+    work.x_scales = scratch<uint32_t>(Scratch::kExpertXScales,
+                                      most / args.top_k * ceil_div(bank.hidden, kFp4TileCols));
     work.outputs = scratch<uint16_t>(Scratch::kExpertOutputs, most * bank.hidden);
     work.arrivals = scratch<uint32_t>(Scratch::kExpertArrivals, ceil_div(bank.hidden, kDownChannels));
 
@@ -415,16 +416,13 @@ class Backend final : public CudaBackend {
       fork();
     }
     const auto side = [this] { return beside(); };
-    const LinearArgs product = {.rows = args.step.rows,
-                                .x_q = args.x_q,
-                                .weight = &args.shared->w1,
-                                .y = gate,
-                                .y_stride = args.width};
-    linear_on(side, product);
-    LinearArgs second = product;
-    second.weight = &args.shared->w3;
-    second.y = up;
-    linear_on(side, second);
+    linear_on(side,
+              {.rows = args.step.rows,
+               .x_q = args.x_q,
+               .weight = &args.shared->w1,
+               .y = gate,
+               .y_stride = args.width},
+              &args.shared->w3, up);
     launch_swiglu_quantise(beside(), gate, up, args.step.rows, args.width, args.limit, t);
     linear_on(
         side,
@@ -509,6 +507,36 @@ class Backend final : public CudaBackend {
     const Launch second = beside();
     launch_mhc_mix(first, second, args, fn, partials);
     pending_pre_ = args.pre;
+  }
+
+  // What a sublayer (from one collapse to the next) multiplies with is learnt on its first run; later runs, and
+  // the graphs recorded from them, ask for it ahead. The norm's weight names the sublayer.
+  struct Sublayer {
+    PrefetchList weights;
+    int64_t bytes = 0;
+    bool known = false;
+  };
+
+  PrefetchList begin_sublayer(const MhcCollapseArgs& args) {
+    if (!options_.prefetch) return {};
+    if (sublayer_ != nullptr) sublayer_->known = true;
+    sublayer_ = &sublayers_[args.norm_weight];
+    return sublayer_->known ? sublayer_->weights : PrefetchList{};
+  }
+
+  void note_weight(const PreparedWeight& w) {
+    if (sublayer_ == nullptr || sublayer_->known || w.tiles == nullptr) return;
+    // Small ones are not worth a request; and what comes late must not push out what comes soon.
+    const int64_t bytes = prepared_bytes(w.layout, w.rows, w.cols) & ~int64_t{15};
+    PrefetchList& list = sublayer_->weights;
+    if (bytes < (1 << 19) || list.count == PrefetchList::kMost ||
+        sublayer_->bytes + bytes > info_.l2_bytes * 7 / 10) {
+      return;
+    }
+    list.from[list.count] = w.tiles;
+    list.bytes[list.count] = static_cast<uint32_t>(bytes);
+    ++list.count;
+    sublayer_->bytes += bytes;
   }
 
   // Notes the place in the main chain after which a collapse's rows exist.
@@ -639,9 +667,23 @@ class Backend final : public CudaBackend {
     }
   }
 
+  // `second`: another weight for the same rows, whose product goes to second_y; in the same launch where both
+  // are FP8 of one shape.
   template <class Where>
-  void linear_on(const Where& where, const LinearArgs& args) {
+  void linear_on(const Where& where, const LinearArgs& args, const Weight* second = nullptr,
+                 uint16_t* second_y = nullptr) {
     const PreparedWeight& w = WeightStore::prepared(*args.weight);
+    const PreparedWeight* w2 = second == nullptr ? nullptr : &WeightStore::prepared(*second);
+    if (w2 != nullptr && (w.layout != Layout::kFp8 || w2->layout != Layout::kFp8 || w2->rows != w.rows ||
+                          w2->cols != w.cols || args.y == nullptr)) {
+      linear_on(where, args);
+      LinearArgs other = args;
+      other.weight = second;
+      other.y = second_y;
+      return linear_on(where, other);
+    }
+    note_weight(w);
+    if (w2 != nullptr) note_weight(*w2);
     if (w.layout == Layout::kF32 || w.layout == Layout::kPlainBf16) {
       return launch_linear_plain(where(), w,
                                  {.out = w.rows,
@@ -666,6 +708,7 @@ class Backend final : public CudaBackend {
     const LinearShape shape = {.rows = w.rows, .cols = w.cols, .activation_bytes = codes ? 1 : 2};
     StreamGemmParams params = params_of(w);
     params.y_stride = args.y_stride;
+    if (w2 != nullptr) params.second_tiles = w2->tiles, params.second_scales = w2->scales;
     const auto aim = [&](StreamGemmParams& p, int first) {
       if (source) {
         p.x = source->x + first * w.cols;
@@ -678,6 +721,7 @@ class Backend final : public CudaBackend {
         p.x = args.x + first * w.cols;
       }
       if (args.y != nullptr) p.y = args.y + first * args.y_stride;
+      if (second_y != nullptr) p.second_y = second_y + first * args.y_stride;
       if (args.y_f32 != nullptr) p.y_f32 = args.y_f32 + first * args.y_stride;
     };
     run_rows(shape, params, args.rows, where,
@@ -712,6 +756,8 @@ class Backend final : public CudaBackend {
   Event collapsed_;
   const uint8_t* collapsed_codes_ = nullptr;  // the rows that collapsed_ stands for
   Waiting waiting_;
+  std::unordered_map<const uint16_t*, Sublayer> sublayers_;
+  Sublayer* sublayer_ = nullptr;
   bool chained_ = false;
   bool side_chained_ = false;
   bool side_busy_ = false;

@@ -53,12 +53,22 @@ struct PlanParams {
   int top_k;
   int experts;
   int x_blocks;
-  int x_scale_stride;
   ExpertWorkspace work;
   RouteParams route;
 };
 
 constexpr int kRouteRowsAtOnce = 8;
+
+// The rows' scales as words of two, one for each 64 columns.
+__device__ __forceinline__ void copy_row_scales(const PlanParams& p) {
+  const int steps = (p.x_blocks + 1) / 2;
+  for (int i = static_cast<int>(threadIdx.x); i < p.rows * steps; i += kPlanThreads) {
+    const int m = i / steps, d = i - m * steps;
+    const uint8_t* from = p.x_scales + m * p.x_blocks + 2 * d;
+    const uint32_t second = 2 * d + 1 < p.x_blocks ? from[1] : 0u;
+    p.work.x_scales[i] = from[0] | second << 8;
+  }
+}
 
 // Many rows: a histogram over the experts and two scans.
 __global__ void __launch_bounds__(kPlanThreads, 1) plan_kernel(const __grid_constant__ PlanParams p) {
@@ -104,10 +114,7 @@ __global__ void __launch_bounds__(kPlanThreads, 1) plan_kernel(const __grid_cons
     p.work.item_weight[slot] = weight;
     p.work.destination[start[expert] + place] = row * p.top_k + rank;
   }
-  for (int i = thread; i < p.rows * p.x_blocks; i += kPlanThreads) {
-    const int m = i / p.x_blocks;
-    p.work.x_scales[m * p.x_scale_stride + i - m * p.x_blocks] = p.x_scales[i];
-  }
+  copy_row_scales(p);
 }
 
 // The router and the work list of a decode step's few rows in one launch: rows are scored by all threads and
@@ -121,10 +128,7 @@ __global__ void __launch_bounds__(kPlanThreads, 1) route_plan_kernel(const __gri
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32, lane = thread & 31;
   wait_for_inputs();
-  for (int i = thread; i < p.rows * p.x_blocks; i += kPlanThreads) {
-    const int m = i / p.x_blocks;
-    p.work.x_scales[m * p.x_scale_stride + i - m * p.x_blocks] = p.x_scales[i];
-  }
+  copy_row_scales(p);
   const int assignments = p.rows * p.top_k;
   float weight = 0.0f;
   for (int row0 = 0; row0 < p.rows; row0 += kRouteRowsAtOnce) {
@@ -214,7 +218,6 @@ struct GateUpParams {
   int double_blocks;  // of hidden
   int column_blocks;  // of the width
   int codes_stride;
-  int x_scale_stride;
   float limit;
   ExpertWorkspace work;
 };
@@ -235,9 +238,8 @@ struct GateUpShape {
 };
 
 // The bound leaves registers for a block of the down projection beside this one.
-template <int kUpWarps, int kStages>
-__global__ void __maxnreg__(kUpWarps >= 16 ? 88 : 128)
-    gate_up_kernel(const __grid_constant__ GateUpParams p) {
+template <int kUpWarps, int kStages, bool kEven>
+__global__ void __maxnreg__(kUpWarps >= 16 ? 88 : 128) gate_up_kernel(const __grid_constant__ GateUpParams p) {
   using Shape = GateUpShape<kUpWarps, kStages>;
   SPARK_DYNAMIC_SHARED(uint8_t, shared);  // rings, partial sums [warp][tile][4][33]
   wait_for_inputs();    // the work list decides which weights to read
@@ -253,27 +255,27 @@ __global__ void __maxnreg__(kUpWarps >= 16 ? 88 : 128)
   const int shard_stages = (p.double_blocks + kUpWarps - 1) / kUpWarps;
   const int d0 = min(warp * shard_stages, p.double_blocks);
   const int d1 = min(d0 + shard_stages, p.double_blocks);
-  const int blocks = p.hidden / 32;
-  uint8_t* ring = shared + warp * Shape::kRingBytes;
+  uint8_t* const ring = shared + warp * Shape::kRingBytes;
+  uint8_t* const ring_end = ring + Shape::kRingBytes;
   float* partial = reinterpret_cast<float*>(shared + kUpWarps * Shape::kRingBytes);
 
   // ---- fetching. What a unit needs to know is read one unit ahead.
   int fetch_unit = d0 < d1 ? first_unit : last_unit;
-  int fetch_d = d0, fetch_slot = 0;
+  int fetch_d = d0;
   int fetch_item = first_unit / p.column_blocks;
   int fetch_column = first_unit - fetch_item * p.column_blocks;
   int next_expert = p.work.items[fetch_item].expert;
   int next_row = p.work.item_row[fetch_item * kExpertRows + g];
-  const uint8_t* stage = nullptr;
+  const uint8_t* stage = nullptr;  // of column step 0
   const uint8_t* x = nullptr;
-  const uint8_t* x_scales = nullptr;
+  const uint32_t* x_scales = nullptr;
   bool row_valid = false;
   const auto aim = [&] {
     stage = p.stages + static_cast<size_t>(next_expert) * p.expert_bytes +
-            (static_cast<size_t>(fetch_column) * p.double_blocks + d0) * kGateUpWeightBytes + lane * 16;
+            static_cast<size_t>(fetch_column) * p.double_blocks * kGateUpWeightBytes + lane * 16;
     row_valid = next_row >= 0;
-    x = p.x_codes + static_cast<size_t>(max(next_row, 0)) * p.hidden + d0 * kFp4TileCols + t * 8;
-    x_scales = p.work.x_scales + static_cast<size_t>(max(next_row, 0)) * p.x_scale_stride;
+    x = p.x_codes + static_cast<size_t>(max(next_row, 0)) * p.hidden + t * 8;
+    x_scales = p.work.x_scales + static_cast<size_t>(max(next_row, 0)) * p.double_blocks;
     if (++fetch_column == p.column_blocks) fetch_column = 0, ++fetch_item;
     if (fetch_unit + 1 < last_unit) {
       next_expert = p.work.items[fetch_item].expert;
@@ -281,18 +283,19 @@ __global__ void __maxnreg__(kUpWarps >= 16 ? 88 : 128)
     }
   };
   aim();
-  const auto fetch_next = [&] {
+  const auto fetch_next = [&](uint8_t* place) {
     if (fetch_unit < last_unit) {
-      uint8_t* to = ring + fetch_slot * kGateUpStageBytes;
-      const bool whole = fetch_d * 2 + 1 < blocks;
+      uint8_t* to = place + lane * 16;
+      const uint8_t* from = stage + static_cast<uint64_t>(static_cast<uint32_t>(fetch_d)) * kGateUpWeightBytes;
+      const uint8_t* codes = x + static_cast<uint64_t>(static_cast<uint32_t>(fetch_d)) * kFp4TileCols;
+      const uint32_t* scales = x_scales + static_cast<uint32_t>(fetch_d);
+      const bool whole = kEven || fetch_d * 64 + 32 < p.hidden;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) copy_async_16(to + i * 512 + lane * 16, stage + i * 512);
-      copy_async_16_if(lane < 8, to + 4 * 512 + lane * 16, stage + 4 * 512);
-      copy_async_8_if(row_valid, to + kGateUpCodesAt + lane * 16, x, true);
-      copy_async_8_if(row_valid, to + kGateUpCodesAt + lane * 16 + 8, whole ? x + 32 : x, whole);
-      copy_async_4_if(row_valid && t == 0, to + kGateUpXScalesAt + g * 4, x_scales + (fetch_d >> 1) * 4);
-      stage += kGateUpWeightBytes, x += kFp4TileCols;
-      if (++fetch_slot == kStages) fetch_slot = 0;
+      for (int i = 0; i < 4; ++i) copy_async_16(to + i * 512, from + i * 512);
+      copy_async_16_if(lane < 8, to + 4 * 512, from + 4 * 512);
+      copy_async_8_if(row_valid, to + kGateUpCodesAt, codes, true);
+      copy_async_8_if(row_valid, to + kGateUpCodesAt + 8, whole ? codes + 32 : codes, whole);
+      copy_async_4_if(row_valid && t == 0, place + kGateUpXScalesAt + g * 4, scales);
       if (++fetch_d == d1) {
         fetch_d = d0;
         if (++fetch_unit < last_unit) aim();
@@ -300,10 +303,11 @@ __global__ void __maxnreg__(kUpWarps >= 16 ? 88 : 128)
     }
     copy_async_commit();
   };
-  for (int i = 0; i < kStages - 1; ++i) fetch_next();
+  for (int i = 0; i < kStages - 1; ++i) fetch_next(ring + i * kGateUpStageBytes);
 
   // ---- computing
-  int slot = 0;
+  uint8_t* at = ring;
+  uint8_t* used = ring_end - kGateUpStageBytes;  // the place that was read last
   int item_index = first_unit / p.column_blocks;
   int column_block = first_unit - item_index * p.column_blocks;
   const int m = warp & (kExpertRows - 1);  // the row of an item that this warp finishes
@@ -322,20 +326,21 @@ __global__ void __maxnreg__(kUpWarps >= 16 ? 88 : 128)
     for (int d = d0; d < d1; ++d) {
       copy_async_wait<kStages - 2>();
       __syncwarp();  // some of it was copied by other lanes; and all have read the place that is filled next
-      const uint8_t* at = ring + slot * kGateUpStageBytes;
-      if (++slot == kStages) slot = 0;
-      fetch_next();
+      fetch_next(used);
+      const uint8_t* place = at + lane * 16;
       uint32_t b[8];
-      fp4_activations(reinterpret_cast<const uint4*>(at + kGateUpCodesAt)[lane], b);
+      fp4_activations(*reinterpret_cast<const uint4*>(place + kGateUpCodesAt), b);
       const uint2 words = reinterpret_cast<const uint2*>(at + kGateUpXScalesAt)[t];
-      const RowScales x_scale = row_scales(__byte_perm(words.x, words.y, (d & 1) != 0 ? 0x7632 : 0x5410));
+      const RowScales x_scale = row_scales(__byte_perm(words.x, words.y, 0x5410));
+      const uint32_t* scales = reinterpret_cast<const uint32_t*>(at + 4 * kTileBytes) + g;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint4 w = reinterpret_cast<const uint4*>(at + i * kTileBytes)[lane];
-        const uint32_t s =
-            reinterpret_cast<const uint32_t*>(at + 4 * kTileBytes + i * kFp4ScaleTileBytes)[g];
-        fp4_tile_step(sum[i], w, s, b, x_scale);
+        const uint4 w = *reinterpret_cast<const uint4*>(place + i * kTileBytes);
+        fp4_tile_step(sum[i], w, scales[i * (kFp4ScaleTileBytes / 4)], b, x_scale);
       }
+      used = at;
+      at += kGateUpStageBytes;
+      if (at == ring_end) at = ring;
     }
     __syncthreads();  // the sums of the unit before have been read
 #pragma unroll
@@ -460,11 +465,12 @@ __global__ void __launch_bounds__(kThreads, 3) down_kernel(const __grid_constant
   };
 
   // ---- fetching: weights of the first stages, then, when the activations exist, those too.
-  int fetch_unit = first_unit, fetch_d = 0, fetch_slot = 0;
+  uint8_t* const ring_end = ring + kDownRingBytes;
+  int fetch_unit = first_unit, fetch_d = 0;
   int fetch_item = first_unit / p.channel_groups;
   int fetch_group = first_unit - fetch_item * p.channel_groups;
   int4 next_item = item_at(fetch_item);
-  const uint8_t* stage = nullptr;
+  const uint8_t* stage = nullptr;  // of column step 0
   const uint8_t* codes = nullptr;
   const uint8_t* x_scales = nullptr;
   bool row_valid = false;
@@ -477,18 +483,19 @@ __global__ void __launch_bounds__(kThreads, 3) down_kernel(const __grid_constant
     x_scales = p.work.scales + position * (p.codes_stride / 64) * 4;
     if (++fetch_group == p.channel_groups) fetch_group = 0, next_item = item_at(++fetch_item);
   };
-  const auto fetch_weights = [&](uint8_t* to, const uint8_t* from) {
-    copy_async_16(to + lane * 16, from);
-    copy_async_16(to + 512 + lane * 16, from + 512);
-    copy_async_16_if(lane < 4, to + 1024 + lane * 16, from + 1024);
+  const auto fetch_weights = [&](uint8_t* place, int d) {
+    uint8_t* to = place + lane * 16;
+    const uint8_t* from = stage + static_cast<uint64_t>(static_cast<uint32_t>(d)) * kDownWeightBytes;
+    copy_async_16(to, from);
+    copy_async_16(to + 512, from + 512);
+    copy_async_16_if(lane < 4, to + 1024, from + 1024);
   };
-  const auto fetch_activations = [&](uint8_t* to) {
-    copy_async_16_if(row_valid, to + kDownCodesAt + lane * 16, codes);
-    copy_async_4_if(row_valid && t == 0, to + kDownXScalesAt + g * 4, x_scales);
+  const auto fetch_activations = [&](uint8_t* place) {
+    const uint64_t d = static_cast<uint32_t>(fetch_d);
+    copy_async_16_if(row_valid, place + lane * 16 + kDownCodesAt, codes + d * 64);
+    copy_async_4_if(row_valid && t == 0, place + kDownXScalesAt + g * 4, x_scales + d * 4);
   };
   const auto advance = [&] {
-    stage += kDownWeightBytes, codes += 64, x_scales += 4;
-    if (++fetch_slot == kDownStages) fetch_slot = 0;
     if (++fetch_d == p.double_blocks) {
       fetch_d = 0;
       if (++fetch_unit < last_unit) aim();
@@ -496,20 +503,21 @@ __global__ void __launch_bounds__(kThreads, 3) down_kernel(const __grid_constant
   };
   aim();
   const int early = min(kDownStages - 1, p.double_blocks);
-  for (int i = 0; i < early; ++i) fetch_weights(ring + i * kDownStageBytes, stage + i * kDownWeightBytes);
+  for (int i = 0; i < early; ++i) fetch_weights(ring + i * kDownStageBytes, i);
   wait_for_inputs();
   for (int i = 0; i < kDownStages - 1; ++i) {
     if (fetch_unit < last_unit) {
-      uint8_t* to = ring + fetch_slot * kDownStageBytes;
-      if (i >= early) fetch_weights(to, stage);
-      fetch_activations(to);
+      uint8_t* place = ring + i * kDownStageBytes;
+      if (i >= early) fetch_weights(place, fetch_d);
+      fetch_activations(place);
       advance();
     }
     copy_async_commit();
   }
 
   // ---- computing
-  int slot = 0;
+  uint8_t* at = ring;
+  uint8_t* used = ring_end - kDownStageBytes;  // the place that was read last
   int item_index = first_unit / p.channel_groups;
   int group = first_unit - item_index * p.channel_groups;
   int4 item = item_at(item_index);
@@ -523,26 +531,26 @@ __global__ void __launch_bounds__(kThreads, 3) down_kernel(const __grid_constant
     for (int d = 0; d < p.double_blocks; ++d) {
       copy_async_wait<kDownStages - 2>();
       __syncwarp();  // some of it was copied by other lanes; and all have read the place that is filled next
-      const uint8_t* at = ring + slot * kDownStageBytes;
-      if (++slot == kDownStages) slot = 0;
       if (fetch_unit < last_unit) {
-        uint8_t* to = ring + fetch_slot * kDownStageBytes;
-        fetch_weights(to, stage);
-        fetch_activations(to);
+        fetch_weights(used, fetch_d);
+        fetch_activations(used);
         advance();
       }
       copy_async_commit();
+      const uint8_t* place = at + lane * 16;
       uint32_t b[8];
-      fp4_activations(reinterpret_cast<const uint4*>(at + kDownCodesAt)[lane], b);
+      fp4_activations(*reinterpret_cast<const uint4*>(place + kDownCodesAt), b);
       const uint2 xs = reinterpret_cast<const uint2*>(at + kDownXScalesAt)[t];
       const RowScales x_scale = row_scales(__byte_perm(xs.x, xs.y, 0x5410));
+      const uint32_t* scales = reinterpret_cast<const uint32_t*>(at + 2 * kTileBytes) + g;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const uint4 w = reinterpret_cast<const uint4*>(at + i * kTileBytes)[lane];
-        const uint32_t s =
-            reinterpret_cast<const uint32_t*>(at + 2 * kTileBytes + i * kFp4ScaleTileBytes)[g];
-        fp4_tile_step(sum[i], w, s, b, x_scale);
+        const uint4 w = *reinterpret_cast<const uint4*>(place + i * kTileBytes);
+        fp4_tile_step(sum[i], w, scales[i * (kFp4ScaleTileBytes / 4)], b, x_scale);
       }
+      used = at;
+      at += kDownStageBytes;
+      if (at == ring_end) at = ring;
     }
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
@@ -588,10 +596,6 @@ int64_t expert_codes_stride(int64_t width) {
   return round_up(width, kFp4TileCols);
 }
 
-int64_t expert_scale_stride(int64_t hidden) {
-  return round_up(ceil_div(hidden, kFp4TileCols) * 2, 4);
-}
-
 void launch_expert_plan(const Launch& on, const ExpertsArgs& args, int first_row, int rows, int experts,
                         const ExpertWorkspace& work, const RouteArgs* route) {
   if (experts > kMaxPlanExperts || rows * args.top_k > kPlanThreads) {
@@ -607,7 +611,6 @@ void launch_expert_plan(const Launch& on, const ExpertsArgs& args, int first_row
   p.top_k = args.top_k;
   p.experts = experts;
   p.x_blocks = args.hidden / 32;
-  p.x_scale_stride = static_cast<int>(expert_scale_stride(args.hidden));
   p.work = work;
   if (route != nullptr) {
     p.route = route_params(*route);
@@ -627,7 +630,6 @@ void launch_expert_gate_up(const Launch& on, const ExpertsArgs& args, int first_
   p.double_blocks = static_cast<int>(ceil_div(bank.hidden, kFp4TileCols));
   p.column_blocks = static_cast<int>(bank.width / 32);
   p.codes_stride = static_cast<int>(expert_codes_stride(bank.width));
-  p.x_scale_stride = static_cast<int>(expert_scale_stride(bank.hidden));
   p.limit = args.limit;
   p.work = work;
   const int64_t most = std::min<int64_t>(int64_t{rows} * args.top_k * p.column_blocks,
@@ -638,9 +640,10 @@ void launch_expert_gate_up(const Launch& on, const ExpertsArgs& args, int first_
   };
   // An H200 has room for this and for a block of the down projection beside it; GB10 for half of it.
   if (GateUpShape<16, 3>::kSharedBytes < on.device.shared_bytes - 1024) {
-    with(GateUpShape<16, 3>{}, gate_up_kernel<16, 3>);
+    const bool even = bank.hidden % kFp4TileCols == 0;
+    with(GateUpShape<16, 3>{}, even ? gate_up_kernel<16, 3, true> : gate_up_kernel<16, 3, false>);
   } else {
-    with(GateUpShape<8, 3>{}, gate_up_kernel<8, 3>);
+    with(GateUpShape<8, 3>{}, gate_up_kernel<8, 3, false>);
   }
 }
 

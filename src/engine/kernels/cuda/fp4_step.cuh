@@ -11,7 +11,8 @@ struct RowScales {
   float x0, x1, y0, y1;
 };
 __device__ __forceinline__ RowScales row_scales(uint32_t word) {
-  return {__uint_as_float((word << 23) & 0x7F800000u), __uint_as_float((word << 15) & 0x7F800000u),
+  // The lowest bit of byte 1 lands in the sign of x0; the absolute value is a modifier and costs nothing.
+  return {fabsf(__uint_as_float(word << 23)), __uint_as_float((word << 15) & 0x7F800000u),
           __uint_as_float((word << 7) & 0x7F800000u), __uint_as_float((word >> 1) & 0x7F800000u)};
 }
 

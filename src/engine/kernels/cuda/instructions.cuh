@@ -163,6 +163,11 @@ __device__ __forceinline__ T load_shared_by_blocks(const T* p) {
   return __ldcg(p);
 }
 
+// Starts to bring memory into L2: a multiple of 16 bytes, aligned to 16.
+__device__ __forceinline__ void prefetch_to_l2(const uint8_t* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 // Adds one and returns the count before. What this thread's warp wrote before its last __syncwarp() is seen by
 // whoever counts later, and what earlier ones wrote by this warp after its next exchange.
 __device__ __forceinline__ uint32_t arrive(uint32_t* counter) {

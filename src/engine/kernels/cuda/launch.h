@@ -162,6 +162,10 @@ struct StreamGemmParams {
   uint32_t reduce_offset = 0;
   bool persistent = false;
   int64_t out = 0;  // weight rows
+  // A second weight of the same shape for the same rows, in the same launch.
+  const uint8_t* second_tiles = nullptr;
+  const uint8_t* second_scales = nullptr;
+  uint16_t* second_y = nullptr;
   int rows_per_group = 0;
   int groups = 1;
   uint16_t* y = nullptr;
@@ -221,7 +225,7 @@ struct ExpertWorkspace {
   int32_t* item_row = nullptr;    // [rows * top_k][kExpertRows]: row of the step, or -1
   float* item_weight = nullptr;   // [rows * top_k][kExpertRows]: routing weight
   int32_t* destination = nullptr; // [rows * top_k] by assignment: row * top_k + place among the row's experts
-  uint8_t* x_scales = nullptr;    // [rows][expert_scale_stride(hidden)]: the rows' scales, aligned to words
+  uint32_t* x_scales = nullptr;   // [rows][hidden / 64, rounded up]: the rows' scales, two in a word
   uint8_t* codes = nullptr;       // [rows * top_k][padded width], down_activation_offset order
   uint8_t* scales = nullptr;      // [rows * top_k][padded width / 64][4]: two scales, two unused bytes
   uint16_t* outputs = nullptr;    // BF16 [rows * top_k][hidden] by destination
@@ -230,7 +234,6 @@ struct ExpertWorkspace {
 
 constexpr int kDownChannels = 32;  // output channels of a unit of work of the down projection
 
-int64_t expert_scale_stride(int64_t hidden);
 int64_t expert_codes_stride(int64_t width);
 // With `route` the router runs first, in the same launch: at most kRoutedPlanRows rows.
 constexpr int kRoutedPlanRows = 16;
@@ -261,9 +264,17 @@ constexpr int kMixOutputs = 25;  // 24 dot products and the sum of squares
 int mhc_mix_chunks(int64_t columns);
 void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixArgs& args, const float* fn,
                     float* workspace);  // workspace: [rows][kMixOutputs][chunks]
-void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args);
+// Memory that will be read soon and should be in L2 by then.
+struct PrefetchList {
+  static constexpr int kMost = 6;
+  const uint8_t* from[kMost] = {};
+  uint32_t bytes[kMost] = {};  // multiples of 16
+  int count = 0;
+};
+void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args, const PrefetchList& soon);
 // Expand, then collapse of the new streams, in one launch.
-void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args);
+void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args,
+                                const PrefetchList& soon);
 void launch_mhc_expand(const Launch& on, const MhcExpandArgs& args);
 void launch_stream_mean(const Launch& on, const StreamMeanArgs& args);
 void launch_engram_dequantise(const Launch& on, const EngramDequantiseArgs& args);

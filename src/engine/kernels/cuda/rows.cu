@@ -101,6 +101,8 @@ struct CollapseParams {
   const float* post;
   const float* comb;
   uint16_t* expanded;  // h
+  int rows;
+  PrefetchList soon;
 };
 
 // The new streams of eight channels: h[j] = round(post[j] * y + sum_i comb[i][j] * h[i]).
@@ -126,13 +128,25 @@ __device__ __forceinline__ void expand_eight(const Eight& y, const float* post, 
   for (int j = 0; j < kStreams; ++j) stream[j] = out[j];
 }
 
-// One block per row.
+constexpr int kPrefetchBlocks = 64;
+
+// One block per row, and others that start to move the sublayer's weights towards the L2: the chain from here
+// to the experts waits for latencies and leaves the memory idle.
 template <bool kExpand>
 __global__ void __launch_bounds__(1024) collapse_kernel(const __grid_constant__ CollapseParams p) {
   __shared__ float scratch[32];
   launch_dependents();
   wait_for_inputs();
   const int64_t row = blockIdx.x;
+  if (row >= p.rows) {
+    const auto block = static_cast<uint32_t>(row - p.rows);
+    if (static_cast<int>(threadIdx.x) >= p.soon.count) return;
+    const uint32_t all = p.soon.bytes[threadIdx.x];
+    const uint32_t piece = (all / kPrefetchBlocks + 127u) & ~127u;
+    const uint32_t first = block * piece;
+    if (first < all) prefetch_to_l2(p.soon.from[threadIdx.x] + first, min(piece, all - first));
+    return;
+  }
   const int pieces = p.hidden / 8;
   const float4 mix = *reinterpret_cast<const float4*>(p.pre + row * 4);
   const float m[4] = {mix.x, mix.y, mix.z, mix.w};
@@ -338,7 +352,7 @@ NormParams norm_params(const RmsNormArgs& args) {
           .scales = args.y_q.scales};
 }
 
-CollapseParams collapse_params(const MhcCollapseArgs& args) {
+CollapseParams collapse_params(const MhcCollapseArgs& args, const PrefetchList& soon) {
   require_width(args.hidden, "an mHC collapse");
   return {.h = args.h,
           .pre = args.pre,
@@ -352,7 +366,13 @@ CollapseParams collapse_params(const MhcCollapseArgs& args) {
           .y = nullptr,
           .post = nullptr,
           .comb = nullptr,
-          .expanded = nullptr};
+          .expanded = nullptr,
+          .rows = args.rows,
+          .soon = soon};
+}
+
+dim3 collapse_grid(const CollapseParams& p) {
+  return dim3(static_cast<unsigned>(p.rows + (p.soon.count > 0 ? kPrefetchBlocks : 0)));
 }
 
 }  // namespace
@@ -369,19 +389,19 @@ void launch_rms_norms(const Launch& on, const RmsNormArgs& first, const RmsNormA
                 norm_params(second));
 }
 
-void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args) {
-  launch_kernel(on, collapse_kernel<false>, dim3(static_cast<unsigned>(args.rows)), row_threads(args.hidden),
-                0, 1, collapse_params(args));
+void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args, const PrefetchList& soon) {
+  const CollapseParams p = collapse_params(args, soon);
+  launch_kernel(on, collapse_kernel<false>, collapse_grid(p), row_threads(args.hidden), 0, 1, p);
 }
 
-void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args) {
-  CollapseParams p = collapse_params(args);
+void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args,
+                                const PrefetchList& soon) {
+  CollapseParams p = collapse_params(args, soon);
   p.y = expand.y;
   p.post = expand.post;
   p.comb = expand.comb;
   p.expanded = expand.h;
-  launch_kernel(on, collapse_kernel<true>, dim3(static_cast<unsigned>(args.rows)), row_threads(args.hidden),
-                0, 1, p);
+  launch_kernel(on, collapse_kernel<true>, collapse_grid(p), row_threads(args.hidden), 0, 1, p);
 }
 
 void launch_mhc_expand(const Launch& on, const MhcExpandArgs& args) {

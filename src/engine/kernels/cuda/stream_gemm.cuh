@@ -144,6 +144,9 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
   SPARK_DYNAMIC_SHARED(uint8_t, shared);
 
   launch_dependents();
+  const uint8_t* const weight_tiles = blockIdx.y == 0 ? p.tiles : p.second_tiles;
+  const uint8_t* const weight_scales = blockIdx.y == 0 ? p.scales : p.second_scales;
+  uint16_t* const y = blockIdx.y == 0 ? p.y : p.second_y;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
   const int g = lane >> 2;
@@ -161,7 +164,7 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
   // The tiles of a row group that this warp reads, or null beyond the last row.
   const auto tiles_of = [&](int group) -> const uint8_t* {
     const int tile = (group * p.row_warps + row_warp) * kRowTiles;
-    return group < p.row_groups && tile < p.row_tiles ? p.tiles + static_cast<size_t>(tile) * p.tile_stride
+    return group < p.row_groups && tile < p.row_tiles ? weight_tiles + static_cast<size_t>(tile) * p.tile_stride
                                                       : nullptr;
   };
   uint8_t* ring = shared + p.ring_offset + warp * kRingBytes;
@@ -186,7 +189,7 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
     const int tile = (group * p.row_warps + row_warp) * kRowTiles;
     const int at = block + lane;
     return at < block1 && tile < p.row_tiles
-               ? ue8m0_to_float(__ldg(p.scales + static_cast<size_t>(tile / 2) * p.blocks + at))
+               ? ue8m0_to_float(__ldg(weight_scales + static_cast<size_t>(tile / 2) * p.blocks + at))
                : 0.0f;
   };
 
@@ -448,7 +451,7 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
       if (p.y_f32 != nullptr) {
         p.y_f32[at] = total;
       } else {
-        p.y[at] = float_to_bf16(total);
+        y[at] = float_to_bf16(total);
       }
     }
     if (p.cluster > 1) {
