@@ -148,17 +148,14 @@ inline void copy_async_16(void* to, const void* from, bool valid = true) {
     emulation::copy_later(to, zero, 16);
   }
 }
-inline void copy_async_16_if(bool run, void* to, const void* from) {
-  if (run) copy_async(to, from, 16);
+inline void copy_async_16_if(bool run, void* to, const void* from, bool valid) {
+  if (run) copy_async_16(to, from, valid);
 }
 inline void copy_async_8_if(bool run, void* to, const void* from, bool valid) {
   if (run) copy_async_8(to, from, valid);
 }
 inline void copy_async_4_if(bool run, void* to, const void* from) {
   if (run) copy_async(to, from, 4);
-}
-inline void prefetch_to_l2(const uint8_t* from, uint32_t bytes) {
-  if ((reinterpret_cast<uintptr_t>(from) | bytes) % 16 != 0) std::abort();
 }
 inline uint32_t arrive(uint32_t* counter) {
   return (*counter)++;

@@ -135,19 +135,5 @@ TEST(Tiles, PackedNibblesComeBackByRotation) {
   }
 }
 
-TEST(Tiles, DownActivationsLieInLaneOrder) {
-  std::set<int64_t> seen;
-  for (int64_t col = 0; col < 128; ++col) seen.insert(down_activation_offset(col));
-  EXPECT_EQ(seen.size(), 128U);
-  EXPECT_EQ(*seen.rbegin(), 127);
-  // Lane t reads 16 bytes at 16 t: columns 8t .. 8t+7 of the first block, then of the second.
-  for (int t = 0; t < 4; ++t) {
-    for (int i = 0; i < 8; ++i) {
-      EXPECT_EQ(down_activation_offset(64 + 8 * t + i), 64 + 16 * t + i);
-      EXPECT_EQ(down_activation_offset(64 + 32 + 8 * t + i), 64 + 16 * t + 8 + i);
-    }
-  }
-}
-
 }  // namespace
 }  // namespace spark::engine::cuda

@@ -222,7 +222,6 @@ class Backend final : public CudaBackend {
 
   void grouped_linear(const GroupedLinearArgs& args) override {
     const PreparedWeight& w = WeightStore::prepared(*args.weight);
-    note_weight(w);
     if (w.layout != Layout::kFp8 || w.rows % args.groups != 0) {
       throw Error("grouped projection of " + std::to_string(w.rows) + " rows in " +
                       std::to_string(args.groups) + " groups",
@@ -290,14 +289,14 @@ class Backend final : public CudaBackend {
         (!waiting_.mix || waiting_.mix->pre != args.pre)) {
       const MhcExpandArgs expand = *std::exchange(waiting_.expand, std::nullopt);
       const std::optional<MhcMixArgs> mix = std::exchange(waiting_.mix, std::nullopt);
-      launch_mhc_expand_collapse(main(), expand, args, begin_sublayer(args));
+      launch_mhc_expand_collapse(main(), expand, args);
       remember_collapsed(args);
       if (mix) launch_mix(*mix);
       return;
     }
     flush();
     if (args.pre == pending_pre_) join();
-    launch_mhc_collapse(main(), args, begin_sublayer(args));
+    launch_mhc_collapse(main(), args);
     remember_collapsed(args);
   }
 
@@ -396,9 +395,9 @@ class Backend final : public CudaBackend {
     work.item_weight = scratch<float>(Scratch::kExpertWeight, most * kExpertRows);
     work.destination = scratch<int32_t>(Scratch::kExpertDestination, most);
     work.codes = scratch<uint8_t>(Scratch::kExpertCodes, most * stride);
-    work.scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 16);
+    work.scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 32);
     work.x_scales = scratch<uint32_t>(Scratch::kExpertXScales,
-                                      most / args.top_k * ceil_div(bank.hidden, kFp4TileCols));
+                                      most / args.top_k * ceil_div(bank.hidden, 128));
     work.outputs = scratch<uint16_t>(Scratch::kExpertOutputs, most * bank.hidden);
     work.arrivals = scratch<uint32_t>(Scratch::kExpertArrivals, ceil_div(bank.hidden, kDownChannels));
 
@@ -507,36 +506,6 @@ class Backend final : public CudaBackend {
     const Launch second = beside();
     launch_mhc_mix(first, second, args, fn, partials);
     pending_pre_ = args.pre;
-  }
-
-  // What a sublayer (from one collapse to the next) multiplies with is learnt on its first run; later runs, and
-  // the graphs recorded from them, ask for it ahead. The norm's weight names the sublayer.
-  struct Sublayer {
-    PrefetchList weights;
-    int64_t bytes = 0;
-    bool known = false;
-  };
-
-  PrefetchList begin_sublayer(const MhcCollapseArgs& args) {
-    if (!options_.prefetch) return {};
-    if (sublayer_ != nullptr) sublayer_->known = true;
-    sublayer_ = &sublayers_[args.norm_weight];
-    return sublayer_->known ? sublayer_->weights : PrefetchList{};
-  }
-
-  void note_weight(const PreparedWeight& w) {
-    if (sublayer_ == nullptr || sublayer_->known || w.tiles == nullptr) return;
-    // Small ones are not worth a request; and what comes late must not push out what comes soon.
-    const int64_t bytes = prepared_bytes(w.layout, w.rows, w.cols) & ~int64_t{15};
-    PrefetchList& list = sublayer_->weights;
-    if (bytes < (1 << 19) || list.count == PrefetchList::kMost ||
-        sublayer_->bytes + bytes > info_.l2_bytes * 7 / 10) {
-      return;
-    }
-    list.from[list.count] = w.tiles;
-    list.bytes[list.count] = static_cast<uint32_t>(bytes);
-    ++list.count;
-    sublayer_->bytes += bytes;
   }
 
   // Notes the place in the main chain after which a collapse's rows exist.
@@ -682,8 +651,6 @@ class Backend final : public CudaBackend {
       other.y = second_y;
       return linear_on(where, other);
     }
-    note_weight(w);
-    if (w2 != nullptr) note_weight(*w2);
     if (w.layout == Layout::kF32 || w.layout == Layout::kPlainBf16) {
       return launch_linear_plain(where(), w,
                                  {.out = w.rows,
@@ -756,8 +723,6 @@ class Backend final : public CudaBackend {
   Event collapsed_;
   const uint8_t* collapsed_codes_ = nullptr;  // the rows that collapsed_ stands for
   Waiting waiting_;
-  std::unordered_map<const uint16_t*, Sublayer> sublayers_;
-  Sublayer* sublayer_ = nullptr;
   bool chained_ = false;
   bool side_chained_ = false;
   bool side_busy_ = false;

@@ -17,7 +17,6 @@ namespace spark::engine {
 struct CudaOptions {
   int device = 0;
   bool dependent_launch = true;    // kernels start while their predecessors drain
-  bool prefetch = true;            // a sublayer's weights are called into L2 when it begins
   bool side_stream = true;         // mHC coefficients and the shared expert run beside the main chain
   int64_t pack_rows_from = 16384;  // BF16 weights with at least this many rows are packed
 };

@@ -1,9 +1,8 @@
 // The routed experts: work list, gate/up with the fused activation, down with the fixed-order combine.
 //
-// Assignments (row, slot) are sorted by expert; up to eight of one expert form a work item, so an expert's
-// weights are read once per eight rows. Gate and up of 32 columns meet in one block, which applies the
-// clamps, the routing weight and the quantiser and leaves codes in the order in which the down projection
-// reads them. Both kernels are persistent: as many blocks as multiprocessors hold, each with an equal run of
+// Assignments (row, slot) are sorted by expert; up to two of one expert form a work item (see fp4_step.cuh);
+// the weights of an expert with more are read again, from L2. Gate and up of 32 columns meet in one block, which applies the
+// clamps, the routing weight and the quantiser and leaves codes for the down projection. Both kernels are persistent: as many blocks as multiprocessors hold, each with an equal run of
 // units of work. The order of assignments inside an item changes nothing: columns of the matrix instruction
 // are independent.
 #include "engine/kernels/cuda/fp4_step.cuh"
@@ -59,14 +58,16 @@ struct PlanParams {
 
 constexpr int kRouteRowsAtOnce = 8;
 
-// The rows' scales as words of two, one for each 64 columns.
+// The rows' scales as words of four, one for each 128 columns; zero beyond the last.
 __device__ __forceinline__ void copy_row_scales(const PlanParams& p) {
-  const int steps = (p.x_blocks + 1) / 2;
-  for (int i = static_cast<int>(threadIdx.x); i < p.rows * steps; i += kPlanThreads) {
-    const int m = i / steps, d = i - m * steps;
-    const uint8_t* from = p.x_scales + m * p.x_blocks + 2 * d;
-    const uint32_t second = 2 * d + 1 < p.x_blocks ? from[1] : 0u;
-    p.work.x_scales[i] = from[0] | second << 8;
+  const int stages = (p.x_blocks + 3) / 4;
+  for (int i = static_cast<int>(threadIdx.x); i < p.rows * stages; i += kPlanThreads) {
+    const int m = i / stages, first = (i - m * stages) * 4;
+    const uint8_t* from = p.x_scales + m * p.x_blocks + first;
+    uint32_t word = 0;
+#pragma unroll
+    for (int b = 0; b < 4; ++b) word |= (first + b < p.x_blocks ? uint32_t{from[b]} : 0u) << (8 * b);
+    p.work.x_scales[i] = word;
   }
 }
 
@@ -222,26 +223,91 @@ struct GateUpParams {
   ExpertWorkspace work;
 };
 
-// A place of the ring: one 64-column stage of a unit (four tiles and their scales), the rows' codes and scales.
-constexpr int kGateUpWeightBytes = fp4_stage_bytes(2);
-constexpr int kGateUpCodesAt = kGateUpWeightBytes;
-constexpr int kGateUpXScalesAt = kGateUpCodesAt + 512;
-constexpr int kGateUpStageBytes = kGateUpXScalesAt + 32;
-constexpr int kPartialStride = 33;  // floats of 32 lanes: keeps the readers of the sums apart
-
-template <int kUpWarps, int kStages>
-struct GateUpShape {
-  static constexpr int kThreads = 32 * kUpWarps;
-  static constexpr int kRingBytes = kStages * kGateUpStageBytes;
-  static constexpr size_t kSharedBytes =
-      static_cast<size_t>(kUpWarps * kRingBytes) + sizeof(float) * kUpWarps * 16 * kPartialStride;
+// A place of a ring: two 64-column stages of the weights, which lie side by side, the rows' codes for them (a
+// lane's eight bytes each) and their scales.
+template <int kMatrices>
+struct ExpertPlace {
+  static constexpr int kStageBytes = fp4_stage_bytes(kMatrices);
+  static constexpr int kScalesAt = kMatrices * 2 * kTileBytes;  // in a stage
+  static constexpr int kWeightBytes = 2 * kStageBytes;
+  static constexpr int kCodesAt = kWeightBytes;
+  static constexpr int kXScalesAt = kCodesAt + 256;
+  static constexpr int kBytes = kXScalesAt + 16;
 };
 
-// The bound leaves registers for a block of the down projection beside this one.
-template <int kUpWarps, int kStages, bool kEven>
-__global__ void __maxnreg__(kUpWarps >= 16 ? 88 : 128) gate_up_kernel(const __grid_constant__ GateUpParams p) {
-  using Shape = GateUpShape<kUpWarps, kStages>;
-  SPARK_DYNAMIC_SHARED(uint8_t, shared);  // rings, partial sums [warp][tile][4][33]
+// Starts the copy of a place's weights; beyond `bytes` there are none and zeros are written (kWhole: all are
+// there).
+template <int kMatrices, bool kWhole>
+__device__ __forceinline__ void fetch_expert_weights(uint8_t* place, const uint8_t* from, int bytes) {
+  constexpr int kPieces = ExpertPlace<kMatrices>::kWeightBytes / 16;
+  const int lane = static_cast<int>(threadIdx.x & 31);
+#pragma unroll
+  for (int i = 0; i < kPieces / 32; ++i) {
+    const bool valid = kWhole || i * 512 + lane * 16 < bytes;
+    copy_async_16(place + i * 512 + lane * 16, valid ? from + i * 512 : from, valid);
+  }
+  constexpr int kRest = kPieces % 32;
+  constexpr int kRestAt = kPieces / 32 * 512;
+  const bool valid = kWhole || kRestAt + lane * 16 < bytes;
+  copy_async_16_if(lane < kRest, place + kRestAt + lane * 16, valid ? from + kRestAt : from, valid);
+}
+
+// Multiplies a place into the tiles' sums.
+template <int kMatrices>
+__device__ __forceinline__ void multiply_expert_place(float (&sum)[kMatrices * 2][2], const uint8_t* at,
+                                                      const uint32_t (&mine)[4]) {
+  using Place = ExpertPlace<kMatrices>;
+  constexpr int kTiles = kMatrices * 2;
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int g = lane >> 2, t = lane & 3;
+  uint32_t v[4];
+  fp4_stage_activations(reinterpret_cast<const uint2*>(at + Place::kCodesAt)[lane], v);
+  const uint32_t word = reinterpret_cast<const uint32_t*>(at + Place::kXScalesAt)[t >> 1] >> (16 * (t & 1));
+  const float x0 = fabsf(__uint_as_float(word << 23));
+  const float x1 = __uint_as_float((word << 15) & 0x7F800000u);
+  float d[kTiles][4] = {};
+#pragma unroll
+  for (int step = 0; step < 2; ++step) {
+    uint32_t b[2][4];
+#pragma unroll
+    for (int block = 0; block < 2; ++block) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) b[block][i] = v[i] * mine[step * 2 + block];
+    }
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const uint4 w =
+          *reinterpret_cast<const uint4*>(at + step * Place::kStageBytes + i * kTileBytes + lane * 16);
+      fp4_block_step(d[i], w.x, w.y, b[0]);
+      fp4_block_step(d[i], w.z, w.w, b[1]);
+    }
+  }
+  const uint32_t* scales =
+      reinterpret_cast<const uint32_t*>(at + (t & 1) * Place::kStageBytes + Place::kScalesAt) + g;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) fp4_stage_sum(sum[i], d[i], scales[i * (kFp4ScaleTileBytes / 4)], x0, x1);
+}
+
+// Which of a stage's four blocks is this lane's column.
+__device__ __forceinline__ void own_block(uint32_t (&mine)[4]) {
+  const int g = static_cast<int>(threadIdx.x & 31) >> 2;
+#pragma unroll
+  for (int b = 0; b < 4; ++b) mine[b] = (g & 3) == b ? 1u : 0u;
+}
+
+template <int kUpWarps, int kPlaces>
+struct GateUpShape {
+  static constexpr int kThreads = 32 * kUpWarps;
+  static constexpr int kRingBytes = kPlaces * ExpertPlace<2>::kBytes;
+  static constexpr size_t kSharedBytes =
+      static_cast<size_t>(kUpWarps * kRingBytes) + sizeof(float) * 2 * kUpWarps * kExpertRows * 64;
+};
+
+template <int kUpWarps, int kPlaces, bool kWhole>
+__global__ void __launch_bounds__(32 * kUpWarps, 1) gate_up_kernel(const __grid_constant__ GateUpParams p) {
+  using Shape = GateUpShape<kUpWarps, kPlaces>;
+  using Place = ExpertPlace<2>;
+  SPARK_DYNAMIC_SHARED(uint8_t, shared);  // rings, partial sums [2][warp][row][matrix, column]
   wait_for_inputs();    // the work list decides which weights to read
   launch_dependents();  // and whoever comes next may read that list at once
   const int lane = static_cast<int>(threadIdx.x & 31);
@@ -252,130 +318,116 @@ __global__ void __maxnreg__(kUpWarps >= 16 ? 88 : 128) gate_up_kernel(const __gr
   const int last_unit = static_cast<int>((blockIdx.x + 1) * units / gridDim.x);
   if (first_unit >= last_unit) return;
 
-  const int shard_stages = (p.double_blocks + kUpWarps - 1) / kUpWarps;
-  const int d0 = min(warp * shard_stages, p.double_blocks);
-  const int d1 = min(d0 + shard_stages, p.double_blocks);
+  const int steps = (p.double_blocks + 1) / 2;  // places that a unit takes
+  const int shard_steps = (steps + kUpWarps - 1) / kUpWarps;
+  const int s0 = min(warp * shard_steps, steps);
+  const int s1 = min(s0 + shard_steps, steps);
+  const int blocks = p.hidden / 32;
   uint8_t* const ring = shared + warp * Shape::kRingBytes;
   uint8_t* const ring_end = ring + Shape::kRingBytes;
   float* partial = reinterpret_cast<float*>(shared + kUpWarps * Shape::kRingBytes);
 
   // ---- fetching. What a unit needs to know is read one unit ahead.
-  int fetch_unit = d0 < d1 ? first_unit : last_unit;
-  int fetch_d = d0;
+  int fetch_unit = s0 < s1 ? first_unit : last_unit;
+  int fetch_step = s0;
   int fetch_item = first_unit / p.column_blocks;
   int fetch_column = first_unit - fetch_item * p.column_blocks;
   int next_expert = p.work.items[fetch_item].expert;
-  int next_row = p.work.item_row[fetch_item * kExpertRows + g];
-  const uint8_t* stage = nullptr;  // of column step 0
+  int next_row = p.work.item_row[fetch_item * kExpertRows + (g >> 2)];
+  const uint8_t* weights = nullptr;  // of column step 0
   const uint8_t* x = nullptr;
   const uint32_t* x_scales = nullptr;
   bool row_valid = false;
   const auto aim = [&] {
-    stage = p.stages + static_cast<size_t>(next_expert) * p.expert_bytes +
-            static_cast<size_t>(fetch_column) * p.double_blocks * kGateUpWeightBytes + lane * 16;
+    weights = p.stages + static_cast<size_t>(next_expert) * p.expert_bytes +
+              static_cast<size_t>(fetch_column) * p.double_blocks * Place::kStageBytes + lane * 16;
     row_valid = next_row >= 0;
-    x = p.x_codes + static_cast<size_t>(max(next_row, 0)) * p.hidden + t * 8;
-    x_scales = p.work.x_scales + static_cast<size_t>(max(next_row, 0)) * p.double_blocks;
+    x = p.x_codes + static_cast<size_t>(max(next_row, 0)) * p.hidden + (g & 3) * 32 + t * 8;
+    x_scales = p.work.x_scales + static_cast<size_t>(max(next_row, 0)) * steps;
     if (++fetch_column == p.column_blocks) fetch_column = 0, ++fetch_item;
     if (fetch_unit + 1 < last_unit) {
       next_expert = p.work.items[fetch_item].expert;
-      next_row = p.work.item_row[fetch_item * kExpertRows + g];
+      next_row = p.work.item_row[fetch_item * kExpertRows + (g >> 2)];
     }
   };
   aim();
   const auto fetch_next = [&](uint8_t* place) {
     if (fetch_unit < last_unit) {
-      uint8_t* to = place + lane * 16;
-      const uint8_t* from = stage + static_cast<uint64_t>(static_cast<uint32_t>(fetch_d)) * kGateUpWeightBytes;
-      const uint8_t* codes = x + static_cast<uint64_t>(static_cast<uint32_t>(fetch_d)) * kFp4TileCols;
-      const uint32_t* scales = x_scales + static_cast<uint32_t>(fetch_d);
-      const bool whole = kEven || fetch_d * 64 + 32 < p.hidden;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) copy_async_16(to + i * 512, from + i * 512);
-      copy_async_16_if(lane < 8, to + 4 * 512, from + 4 * 512);
-      copy_async_8_if(row_valid, to + kGateUpCodesAt, codes, true);
-      copy_async_8_if(row_valid, to + kGateUpCodesAt + 8, whole ? codes + 32 : codes, whole);
-      copy_async_4_if(row_valid && t == 0, place + kGateUpXScalesAt + g * 4, scales);
-      if (++fetch_d == d1) {
-        fetch_d = d0;
+      const uint64_t s = static_cast<uint32_t>(fetch_step);
+      fetch_expert_weights<2, kWhole>(place, weights + s * Place::kWeightBytes,
+                                      (p.double_blocks - 2 * fetch_step) * Place::kStageBytes);
+      const bool valid = row_valid && (kWhole || fetch_step * 4 + (g & 3) < blocks);
+      copy_async_8(place + Place::kCodesAt + lane * 8, valid ? x + s * 128 : p.x_codes, valid);
+      copy_async_4_if(row_valid && (lane & 15) == 0, place + Place::kXScalesAt + (lane >> 4) * 4, x_scales + s);
+      if (++fetch_step == s1) {
+        fetch_step = s0;
         if (++fetch_unit < last_unit) aim();
       }
     }
     copy_async_commit();
   };
-  for (int i = 0; i < kStages - 1; ++i) fetch_next(ring + i * kGateUpStageBytes);
+  for (int i = 0; i < kPlaces - 1; ++i) fetch_next(ring + i * Place::kBytes);
 
   // ---- computing
+  uint32_t mine[4];
+  own_block(mine);
   uint8_t* at = ring;
-  uint8_t* used = ring_end - kGateUpStageBytes;  // the place that was read last
+  uint8_t* used = ring_end - Place::kBytes;  // the place that was read last
   int item_index = first_unit / p.column_blocks;
   int column_block = first_unit - item_index * p.column_blocks;
-  const int m = warp & (kExpertRows - 1);  // the row of an item that this warp finishes
+  int turn = warp;  // the row of the unit that this warp finishes; the work goes round
   ExpertItem next_item = p.work.items[item_index];
-  float next_weight = p.work.item_weight[item_index * kExpertRows + m];
+  float next_weight = turn < kExpertRows ? p.work.item_weight[item_index * kExpertRows + turn] : 0.0f;
   for (int unit = first_unit; unit < last_unit; ++unit) {
     const ExpertItem item = next_item;
     const float weight = next_weight;
     const int column_of_unit = column_block;
+    const int m = turn;
+    turn = turn < kExpertRows ? turn + kUpWarps - kExpertRows : turn - kExpertRows;
     if (++column_block == p.column_blocks) column_block = 0, ++item_index;
     if (unit + 1 < last_unit) {
       next_item = p.work.items[item_index];
-      next_weight = p.work.item_weight[item_index * kExpertRows + m];
+      if (turn < kExpertRows) next_weight = p.work.item_weight[item_index * kExpertRows + turn];
     }
-    float sum[4][4] = {};
-    for (int d = d0; d < d1; ++d) {
-      copy_async_wait<kStages - 2>();
+    float sum[4][2] = {};
+    for (int s = s0; s < s1; ++s) {
+      copy_async_wait<kPlaces - 2>();
       __syncwarp();  // some of it was copied by other lanes; and all have read the place that is filled next
       fetch_next(used);
-      const uint8_t* place = at + lane * 16;
-      uint32_t b[8];
-      fp4_activations(*reinterpret_cast<const uint4*>(place + kGateUpCodesAt), b);
-      const uint2 words = reinterpret_cast<const uint2*>(at + kGateUpXScalesAt)[t];
-      const RowScales x_scale = row_scales(__byte_perm(words.x, words.y, 0x5410));
-      const uint32_t* scales = reinterpret_cast<const uint32_t*>(at + 4 * kTileBytes) + g;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint4 w = *reinterpret_cast<const uint4*>(place + i * kTileBytes);
-        fp4_tile_step(sum[i], w, scales[i * (kFp4ScaleTileBytes / 4)], b, x_scale);
-      }
+      multiply_expert_place<2>(sum, at, mine);
       used = at;
-      at += kGateUpStageBytes;
+      at += Place::kBytes;
       if (at == ring_end) at = ring;
     }
-    __syncthreads();  // the sums of the unit before have been read
+    // Two halves take turns: who writes one again has passed the barrier that its readers reached later.
+    float* half = partial + (unit & 1) * (kUpWarps * kExpertRows * 64);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
-      for (int q = 0; q < 4; ++q) partial[(warp * 16 + i * 4 + q) * kPartialStride + lane] = sum[i][q];
+      for (int h = 0; h < 2; ++h) {
+        const float v = sum[i][h] + __shfl_xor_sync(~0u, sum[i][h], 1);
+        if ((t & 1) == 0) half[(warp * kExpertRows + (t >> 1)) * 64 + i * 16 + h * 8 + g] = v;
+      }
     }
     __syncthreads();
-
-    // Warp m takes row m of the item, a lane a column: the warp holds one quantisation block.
-    if (warp >= item.count) continue;
-    const int r = lane & 15;
-    const int q = (lane >> 4) * 4 + (r >> 3) * 2 + (m & 1);
-    const float* from = partial + q * kPartialStride + (r & 7) * 4 + (m >> 1);
+    if (m >= item.count) continue;
     float a = 0.0f, b = 0.0f;
 #pragma unroll
     for (int shard = 0; shard < kUpWarps; ++shard) {
-      a += from[shard * 16 * kPartialStride];
-      b += from[(shard * 16 + 8) * kPartialStride];
+      a += half[(shard * kExpertRows + m) * 64 + lane];
+      b += half[(shard * kExpertRows + m) * 64 + 32 + lane];
     }
     a = round_to_bf16(a * kFp4EmbedScale);
     b = round_to_bf16(b * kFp4EmbedScale);
     const float v = round_to_bf16(weight * clamped_swiglu(a, b, p.limit));
     const uint32_t scale = fp8_block_scale(group_amax<32>(v));
     const int64_t position = item.first + m;
-    const int64_t channel = column_of_unit * 32 + lane;
-    p.work.codes[position * p.codes_stride + down_activation_offset(channel)] =
+    p.work.codes[position * p.codes_stride + column_of_unit * 32 + lane] =
         static_cast<uint8_t>(fp8_block_code(v, scale));
-    uint8_t* scales_at = p.work.scales + (position * (p.codes_stride / 64) + column_of_unit / 2) * 4;
-    if (lane == 0) scales_at[column_of_unit & 1] = static_cast<uint8_t>(scale);
-    // An odd last block leaves half a tile: whatever other shapes left there must read as zero.
-    if (column_of_unit == p.column_blocks - 1 && (column_of_unit & 1) == 0) {
-      p.work.codes[position * p.codes_stride + down_activation_offset(channel + 32)] = 0;
-      if (lane == 0) scales_at[1] = 0;
-    }
+    uint8_t* scales_at = p.work.scales + position * (p.codes_stride / 32) + column_of_unit;
+    // Behind the last block: whatever other shapes left there must read as zero.
+    const bool behind = column_of_unit == p.column_blocks - 1 && column_of_unit + lane < p.codes_stride / 32;
+    if (lane == 0 || behind) scales_at[lane] = static_cast<uint8_t>(lane == 0 ? scale : 0u);
   }
 }
 
@@ -393,19 +445,15 @@ struct DownParams {
   int rows;
   int hidden;
   int top_k;
-  int double_blocks;  // of the width
+  int blocks;         // of the width
+  int double_blocks;
   int channel_groups;
   int codes_stride;
   ExpertWorkspace work;
 };
 
-// A place of the ring: a stage of two tiles and their scales, the item's activations and scales for it.
-constexpr int kDownWeightBytes = fp4_stage_bytes(1);
-constexpr int kDownCodesAt = kDownWeightBytes;
-constexpr int kDownXScalesAt = kDownCodesAt + 512;
-constexpr int kDownStageBytes = kDownXScalesAt + 32;
-constexpr int kDownStages = 4;
-constexpr int kDownRingBytes = kDownStageBytes * kDownStages;
+constexpr int kDownPlaces = 3;
+constexpr int kDownRingBytes = ExpertPlace<1>::kBytes * kDownPlaces;
 
 // Adds the rows' expert outputs of 32 channels and the shared expert's: a lane takes four channels of every
 // fourth row.
@@ -464,51 +512,53 @@ __global__ void __launch_bounds__(kThreads, 3) down_kernel(const __grid_constant
     return i < items ? load_shared_by_blocks(reinterpret_cast<const int4*>(p.work.items) + i) : int4{};
   };
 
-  // ---- fetching: weights of the first stages, then, when the activations exist, those too.
+  // ---- fetching: weights of the first places, then, when the activations exist, those too.
+  using Place = ExpertPlace<1>;
+  const int steps = (p.double_blocks + 1) / 2;
+  const int blocks = p.blocks;
   uint8_t* const ring_end = ring + kDownRingBytes;
-  int fetch_unit = first_unit, fetch_d = 0;
+  int fetch_unit = first_unit, fetch_step = 0;
   int fetch_item = first_unit / p.channel_groups;
   int fetch_group = first_unit - fetch_item * p.channel_groups;
   int4 next_item = item_at(fetch_item);
-  const uint8_t* stage = nullptr;  // of column step 0
+  const uint8_t* weights = nullptr;  // of column step 0
   const uint8_t* codes = nullptr;
   const uint8_t* x_scales = nullptr;
   bool row_valid = false;
   const auto aim = [&] {
-    stage = p.stages + static_cast<size_t>(next_item.x) * p.expert_bytes +
-            static_cast<size_t>(fetch_group) * p.double_blocks * kDownWeightBytes + lane * 16;
-    row_valid = g < next_item.z;
-    const size_t position = static_cast<size_t>(next_item.y + (row_valid ? g : 0));
-    codes = p.work.codes + position * p.codes_stride + t * 16;
-    x_scales = p.work.scales + position * (p.codes_stride / 64) * 4;
+    weights = p.stages + static_cast<size_t>(next_item.x) * p.expert_bytes +
+              static_cast<size_t>(fetch_group) * p.double_blocks * Place::kStageBytes + lane * 16;
+    row_valid = (g >> 2) < next_item.z;
+    const size_t position = static_cast<size_t>(next_item.y + (row_valid ? g >> 2 : 0));
+    codes = p.work.codes + position * p.codes_stride + (g & 3) * 32 + t * 8;
+    x_scales = p.work.scales + position * (p.codes_stride / 32);
     if (++fetch_group == p.channel_groups) fetch_group = 0, next_item = item_at(++fetch_item);
   };
-  const auto fetch_weights = [&](uint8_t* place, int d) {
-    uint8_t* to = place + lane * 16;
-    const uint8_t* from = stage + static_cast<uint64_t>(static_cast<uint32_t>(d)) * kDownWeightBytes;
-    copy_async_16(to, from);
-    copy_async_16(to + 512, from + 512);
-    copy_async_16_if(lane < 4, to + 1024, from + 1024);
+  const auto fetch_weights = [&](uint8_t* place, int step) {
+    fetch_expert_weights<1, false>(place,
+                                   weights + static_cast<uint64_t>(static_cast<uint32_t>(step)) * Place::kWeightBytes,
+                                   (p.double_blocks - 2 * step) * Place::kStageBytes);
   };
   const auto fetch_activations = [&](uint8_t* place) {
-    const uint64_t d = static_cast<uint32_t>(fetch_d);
-    copy_async_16_if(row_valid, place + lane * 16 + kDownCodesAt, codes + d * 64);
-    copy_async_4_if(row_valid && t == 0, place + kDownXScalesAt + g * 4, x_scales + d * 4);
+    const uint64_t s = static_cast<uint32_t>(fetch_step);
+    const bool valid = row_valid && fetch_step * 4 + (g & 3) < blocks;
+    copy_async_8(place + Place::kCodesAt + lane * 8, valid ? codes + s * 128 : p.work.codes, valid);
+    copy_async_4_if(row_valid && (lane & 15) == 0, place + Place::kXScalesAt + (lane >> 4) * 4, x_scales + s * 4);
   };
   const auto advance = [&] {
-    if (++fetch_d == p.double_blocks) {
-      fetch_d = 0;
+    if (++fetch_step == steps) {
+      fetch_step = 0;
       if (++fetch_unit < last_unit) aim();
     }
   };
   aim();
-  const int early = min(kDownStages - 1, p.double_blocks);
-  for (int i = 0; i < early; ++i) fetch_weights(ring + i * kDownStageBytes, i);
+  const int early = min(kDownPlaces - 1, steps);
+  for (int i = 0; i < early; ++i) fetch_weights(ring + i * Place::kBytes, i);
   wait_for_inputs();
-  for (int i = 0; i < kDownStages - 1; ++i) {
+  for (int i = 0; i < kDownPlaces - 1; ++i) {
     if (fetch_unit < last_unit) {
-      uint8_t* place = ring + i * kDownStageBytes;
-      if (i >= early) fetch_weights(place, fetch_d);
+      uint8_t* place = ring + i * Place::kBytes;
+      if (i >= early) fetch_weights(place, fetch_step);
       fetch_activations(place);
       advance();
     }
@@ -516,50 +566,40 @@ __global__ void __launch_bounds__(kThreads, 3) down_kernel(const __grid_constant
   }
 
   // ---- computing
+  uint32_t mine[4];
+  own_block(mine);
   uint8_t* at = ring;
-  uint8_t* used = ring_end - kDownStageBytes;  // the place that was read last
+  uint8_t* used = ring_end - Place::kBytes;  // the place that was read last
   int item_index = first_unit / p.channel_groups;
   int group = first_unit - item_index * p.channel_groups;
   int4 item = item_at(item_index);
   for (int unit = first_unit; unit < last_unit; ++unit) {
-    int destination[2];
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      destination[c] = 2 * t + c < item.z ? p.work.destination[item.y + 2 * t + c] : -1;
-    }
-    float sum[2][4] = {};
-    for (int d = 0; d < p.double_blocks; ++d) {
-      copy_async_wait<kDownStages - 2>();
+    const int destination = (t >> 1) < item.z ? p.work.destination[item.y + (t >> 1)] : -1;
+    float sum[2][2] = {};
+    for (int s = 0; s < steps; ++s) {
+      copy_async_wait<kDownPlaces - 2>();
       __syncwarp();  // some of it was copied by other lanes; and all have read the place that is filled next
       if (fetch_unit < last_unit) {
-        fetch_weights(used, fetch_d);
+        fetch_weights(used, fetch_step);
         fetch_activations(used);
         advance();
       }
       copy_async_commit();
-      const uint8_t* place = at + lane * 16;
-      uint32_t b[8];
-      fp4_activations(*reinterpret_cast<const uint4*>(place + kDownCodesAt), b);
-      const uint2 xs = reinterpret_cast<const uint2*>(at + kDownXScalesAt)[t];
-      const RowScales x_scale = row_scales(__byte_perm(xs.x, xs.y, 0x5410));
-      const uint32_t* scales = reinterpret_cast<const uint32_t*>(at + 2 * kTileBytes) + g;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const uint4 w = *reinterpret_cast<const uint4*>(place + i * kTileBytes);
-        fp4_tile_step(sum[i], w, scales[i * (kFp4ScaleTileBytes / 4)], b, x_scale);
-      }
+      multiply_expert_place<1>(sum, at, mine);
       used = at;
-      at += kDownStageBytes;
+      at += Place::kBytes;
       if (at == ring_end) at = ring;
     }
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      if (destination[c] < 0) continue;
-      uint16_t* out = p.work.outputs + static_cast<int64_t>(destination[c]) * p.hidden;
+    for (int i = 0; i < 2; ++i) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int64_t channel = static_cast<int64_t>(group) * kDownChannels + i * 8 + g;
-        if (channel < p.hidden) out[channel] = float_to_bf16(sum[i >> 1][(i & 1) * 2 + c] * kFp4EmbedScale);
+      for (int h = 0; h < 2; ++h) {
+        const float v = sum[i][h] + __shfl_xor_sync(~0u, sum[i][h], 1);
+        const int64_t channel = static_cast<int64_t>(group) * kDownChannels + i * 16 + h * 8 + g;
+        if ((t & 1) == 0 && destination >= 0 && channel < p.hidden) {
+          p.work.outputs[static_cast<int64_t>(destination) * p.hidden + channel] =
+              float_to_bf16(v * kFp4EmbedScale);
+        }
       }
     }
     __syncwarp();
@@ -593,7 +633,7 @@ __global__ void swiglu_kernel(const uint16_t* gate, const uint16_t* up, int64_t 
 }  // namespace
 
 int64_t expert_codes_stride(int64_t width) {
-  return round_up(width, kFp4TileCols);
+  return round_up(width, 128);
 }
 
 void launch_expert_plan(const Launch& on, const ExpertsArgs& args, int first_row, int rows, int experts,
@@ -638,12 +678,13 @@ void launch_expert_gate_up(const Launch& on, const ExpertsArgs& args, int first_
     launch_kernel(on, kernel, dim3(static_cast<unsigned>(most)), decltype(shape)::kThreads,
                   decltype(shape)::kSharedBytes, 1, p);
   };
-  // An H200 has room for this and for a block of the down projection beside it; GB10 for half of it.
-  if (GateUpShape<16, 3>::kSharedBytes < on.device.shared_bytes - 1024) {
-    const bool even = bank.hidden % kFp4TileCols == 0;
-    with(GateUpShape<16, 3>{}, even ? gate_up_kernel<16, 3, true> : gate_up_kernel<16, 3, false>);
+  // Ten warps share the real width's forty places evenly. An H200 has room for this and for two blocks of the
+  // down projection beside it; GB10 for less.
+  if (GateUpShape<10, 3>::kSharedBytes < on.device.shared_bytes - 1024) {
+    const bool whole = bank.hidden % 128 == 0;
+    with(GateUpShape<10, 3>{}, whole ? gate_up_kernel<10, 3, true> : gate_up_kernel<10, 3, false>);
   } else {
-    with(GateUpShape<8, 3>{}, gate_up_kernel<8, 3, false>);
+    with(GateUpShape<8, 2>{}, gate_up_kernel<8, 2, false>);
   }
 }
 
@@ -659,6 +700,7 @@ void launch_expert_down(const Launch& on, const ExpertsArgs& args, int first_row
   p.hidden = static_cast<int>(bank.hidden);
   p.top_k = args.top_k;
   p.double_blocks = static_cast<int>(ceil_div(bank.width, kFp4TileCols));
+  p.blocks = static_cast<int>(bank.width / 32);
   p.channel_groups = static_cast<int>(ceil_div(bank.hidden, kDownChannels));
   p.codes_stride = static_cast<int>(expert_codes_stride(bank.width));
   p.work = work;

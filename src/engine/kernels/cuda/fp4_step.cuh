@@ -48,4 +48,39 @@ __device__ __forceinline__ void fp4_tile_step(float (&sum)[4], const uint4& w, u
   }
 }
 
+// ---- two rows by four blocks ---------------------------------------------------------------------------
+//
+// A decode step gives an expert one or two rows, and the matrix instruction has eight columns. Column 4r + j
+// holds row r's part of block j of four (zero elsewhere), so the four blocks of a 128-column stage are summed
+// by the same accumulators into columns of their own, and scales are applied once per stage instead of once
+// per block. Lane 4g + t then holds rows g and g + 8 of blocks 2(t & 1) and 2(t & 1) + 1 of row t >> 1.
+
+// The lane's four half2 of its own block (g & 3) of row g >> 2.
+__device__ __forceinline__ void fp4_stage_activations(const uint2& codes, uint32_t (&v)[4]) {
+  v[0] = e4m3x2_to_half2(codes.x), v[1] = e4m3x2_to_half2(codes.x >> 16);
+  v[2] = e4m3x2_to_half2(codes.y), v[3] = e4m3x2_to_half2(codes.y >> 16);
+}
+
+// One 16x32 block: `mine` is 1 in the lanes whose column it is and 0 elsewhere. (A product, because the unit
+// for logic is the busiest one here.)
+__device__ __forceinline__ void fp4_block_step(float (&d)[4], uint32_t row_g, uint32_t row_g8,
+                                               const uint32_t (&b)[4]) {
+  uint32_t low[4], high[4];
+  fp4_word_to_half2(row_g, low);
+  fp4_word_to_half2(row_g8, high);
+  mma_f16(d, low[0], high[0], low[1], high[1], b[0], b[1]);
+  mma_f16(d, low[2], high[2], low[3], high[3], b[2], b[3]);
+}
+
+// The sums of a stage, scaled, into the sums of rows g and g + 8; x0 and x1 are the scales of the lane's two
+// blocks of its row.
+__device__ __forceinline__ void fp4_stage_sum(float (&sum)[2], const float (&d)[4], uint32_t scale_word, float x0,
+                                              float x1) {
+  const RowScales s = row_scales(scale_word);
+  sum[0] = fmaf(d[0], s.x0 * x0, sum[0]);
+  sum[0] = fmaf(d[1], s.x1 * x1, sum[0]);
+  sum[1] = fmaf(d[2], s.y0 * x0, sum[1]);
+  sum[1] = fmaf(d[3], s.y1 * x1, sum[1]);
+}
+
 }  // namespace spark::engine::cuda

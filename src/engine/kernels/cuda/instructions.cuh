@@ -126,11 +126,11 @@ __device__ __forceinline__ void copy_async_4(void* to_shared, const void* from) 
 }
 // The same if `run`, without a branch: compilers put dummy loads before every group of copies that a branch
 // separates.
-__device__ __forceinline__ void copy_async_16_if(bool run, void* to_shared, const void* from) {
+__device__ __forceinline__ void copy_async_16_if(bool run, void* to_shared, const void* from, bool valid) {
   asm volatile(
-      "{ .reg .pred p; setp.ne.b32 p, %2, 0; @p cp.async.cg.shared.global [%0], [%1], 16; }" ::"r"(
+      "{ .reg .pred p; setp.ne.b32 p, %2, 0; @p cp.async.cg.shared.global [%0], [%1], 16, %3; }" ::"r"(
           shared_address(to_shared)),
-      "l"(from), "r"(static_cast<int>(run))
+      "l"(from), "r"(static_cast<int>(run)), "r"(valid ? 16 : 0)
       : "memory");
 }
 __device__ __forceinline__ void copy_async_8_if(bool run, void* to_shared, const void* from, bool valid) {
@@ -161,11 +161,6 @@ __device__ __forceinline__ void copy_async_wait() {
 template <class T>
 __device__ __forceinline__ T load_shared_by_blocks(const T* p) {
   return __ldcg(p);
-}
-
-// Starts to bring memory into L2: a multiple of 16 bytes, aligned to 16.
-__device__ __forceinline__ void prefetch_to_l2(const uint8_t* from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
 // Adds one and returns the count before. What this thread's warp wrote before its last __syncwarp() is seen by

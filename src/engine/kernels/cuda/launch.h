@@ -209,7 +209,7 @@ struct PreparedExperts {
   const uint8_t* down = nullptr;     // stages of w2
 };
 
-constexpr int kExpertRows = 8;  // rows of a work item
+constexpr int kExpertRows = 2;  // rows of a work item
 
 struct alignas(16) ExpertItem {
   int32_t expert = 0;
@@ -225,9 +225,9 @@ struct ExpertWorkspace {
   int32_t* item_row = nullptr;    // [rows * top_k][kExpertRows]: row of the step, or -1
   float* item_weight = nullptr;   // [rows * top_k][kExpertRows]: routing weight
   int32_t* destination = nullptr; // [rows * top_k] by assignment: row * top_k + place among the row's experts
-  uint32_t* x_scales = nullptr;   // [rows][hidden / 64, rounded up]: the rows' scales, two in a word
-  uint8_t* codes = nullptr;       // [rows * top_k][padded width], down_activation_offset order
-  uint8_t* scales = nullptr;      // [rows * top_k][padded width / 64][4]: two scales, two unused bytes
+  uint32_t* x_scales = nullptr;   // [rows][hidden / 128, rounded up]: the rows' scales, four in a word
+  uint8_t* codes = nullptr;       // [rows * top_k][padded width]
+  uint8_t* scales = nullptr;      // [rows * top_k][padded width / 32]
   uint16_t* outputs = nullptr;    // BF16 [rows * top_k][hidden] by destination
   uint32_t* arrivals = nullptr;   // [hidden / kDownChannels]: zero between launches
 };
@@ -264,17 +264,9 @@ constexpr int kMixOutputs = 25;  // 24 dot products and the sum of squares
 int mhc_mix_chunks(int64_t columns);
 void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixArgs& args, const float* fn,
                     float* workspace);  // workspace: [rows][kMixOutputs][chunks]
-// Memory that will be read soon and should be in L2 by then.
-struct PrefetchList {
-  static constexpr int kMost = 6;
-  const uint8_t* from[kMost] = {};
-  uint32_t bytes[kMost] = {};  // multiples of 16
-  int count = 0;
-};
-void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args, const PrefetchList& soon);
+void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args);
 // Expand, then collapse of the new streams, in one launch.
-void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args,
-                                const PrefetchList& soon);
+void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args);
 void launch_mhc_expand(const Launch& on, const MhcExpandArgs& args);
 void launch_stream_mean(const Launch& on, const StreamMeanArgs& args);
 void launch_engram_dequantise(const Launch& on, const EngramDequantiseArgs& args);

@@ -22,7 +22,7 @@ constexpr int kMaxPieces = 2;  // eight-channel pieces of a thread: rows of up t
 
 // Norm of a row held as pieces of eight BF16-rounded channels, then output and its quantised form.
 __device__ __forceinline__ void normalise_row(Eight (&piece)[kMaxPieces], int pieces, int cols, float eps,
-                                              const uint16_t* weight, uint16_t* y, uint8_t* codes,
+                                              const uint4 (&weight)[kMaxPieces], uint16_t* y, uint8_t* codes,
                                               uint8_t* scales, float* scratch) {
   const int threads = static_cast<int>(blockDim.x);
   float squares = 0.0f;
@@ -42,7 +42,7 @@ __device__ __forceinline__ void normalise_row(Eight (&piece)[kMaxPieces], int pi
     const bool valid = index < pieces;
     Eight out = {};
     if (valid) {
-      const Eight w = load_eight(weight + index * 8);
+      const Eight w = unpack_eight(weight[j]);
 #pragma unroll
       for (int i = 0; i < 8; ++i) out.v[i] = round_to_bf16(w.v[i] * (piece[j].v[i] * rs));
       if (y != nullptr) store_eight(y + index * 8, out);
@@ -52,6 +52,16 @@ __device__ __forceinline__ void normalise_row(Eight (&piece)[kMaxPieces], int pi
       if (valid) *reinterpret_cast<uint2*>(codes + index * 8) = q.codes;
       if (valid && (index & 3) == 0) scales[index / 4] = q.scale;
     }
+  }
+}
+
+// The norm's weight, which may be read before the inputs exist.
+__device__ __forceinline__ void load_norm_weight(const uint16_t* weight, int pieces,
+                                                 uint4 (&to)[kMaxPieces]) {
+#pragma unroll
+  for (int j = 0; j < kMaxPieces; ++j) {
+    const int index = j * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+    to[j] = index < pieces ? __ldg(reinterpret_cast<const uint4*>(weight) + index) : make_uint4(0, 0, 0, 0);
   }
 }
 
@@ -71,17 +81,19 @@ __global__ void __launch_bounds__(1024)
     rms_norm_kernel(const __grid_constant__ NormParams first, const __grid_constant__ NormParams second) {
   __shared__ float scratch[32];
   launch_dependents();
-  wait_for_inputs();
   const NormParams& p = blockIdx.y == 0 ? first : second;
   const int64_t row = blockIdx.x;
   const int pieces = p.cols / 8;
+  uint4 weight[kMaxPieces];
+  load_norm_weight(p.weight, pieces, weight);
+  wait_for_inputs();
   Eight piece[kMaxPieces] = {};
 #pragma unroll
   for (int j = 0; j < kMaxPieces; ++j) {
     const int index = j * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
     if (index < pieces) piece[j] = load_eight(p.x + row * p.x_stride + index * 8);
   }
-  normalise_row(piece, pieces, p.cols, p.eps, p.weight, p.y == nullptr ? nullptr : p.y + row * p.cols,
+  normalise_row(piece, pieces, p.cols, p.eps, weight, p.y == nullptr ? nullptr : p.y + row * p.cols,
                 p.codes == nullptr ? nullptr : p.codes + row * p.cols,
                 p.codes == nullptr ? nullptr : p.scales + row * (p.cols / 32), scratch);
 }
@@ -101,8 +113,6 @@ struct CollapseParams {
   const float* post;
   const float* comb;
   uint16_t* expanded;  // h
-  int rows;
-  PrefetchList soon;
 };
 
 // The new streams of eight channels: h[j] = round(post[j] * y + sum_i comb[i][j] * h[i]).
@@ -128,26 +138,16 @@ __device__ __forceinline__ void expand_eight(const Eight& y, const float* post, 
   for (int j = 0; j < kStreams; ++j) stream[j] = out[j];
 }
 
-constexpr int kPrefetchBlocks = 64;
-
-// One block per row, and others that start to move the sublayer's weights towards the L2: the chain from here
-// to the experts waits for latencies and leaves the memory idle.
+// One block per row.
 template <bool kExpand>
 __global__ void __launch_bounds__(1024) collapse_kernel(const __grid_constant__ CollapseParams p) {
   __shared__ float scratch[32];
   launch_dependents();
-  wait_for_inputs();
   const int64_t row = blockIdx.x;
-  if (row >= p.rows) {
-    const auto block = static_cast<uint32_t>(row - p.rows);
-    if (static_cast<int>(threadIdx.x) >= p.soon.count) return;
-    const uint32_t all = p.soon.bytes[threadIdx.x];
-    const uint32_t piece = (all / kPrefetchBlocks + 127u) & ~127u;
-    const uint32_t first = block * piece;
-    if (first < all) prefetch_to_l2(p.soon.from[threadIdx.x] + first, min(piece, all - first));
-    return;
-  }
   const int pieces = p.hidden / 8;
+  uint4 weight[kMaxPieces];
+  load_norm_weight(p.weight, pieces, weight);
+  wait_for_inputs();
   const float4 mix = *reinterpret_cast<const float4*>(p.pre + row * 4);
   const float m[4] = {mix.x, mix.y, mix.z, mix.w};
   Eight piece[kMaxPieces] = {};
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(1024) collapse_kernel(const __grid_constant__ 
     }
     if (p.u != nullptr) store_eight(p.u + row * p.hidden + index * 8, piece[j]);
   }
-  normalise_row(piece, pieces, p.hidden, p.eps, p.weight, p.x == nullptr ? nullptr : p.x + row * p.hidden,
+  normalise_row(piece, pieces, p.hidden, p.eps, weight, p.x == nullptr ? nullptr : p.x + row * p.hidden,
                 p.codes == nullptr ? nullptr : p.codes + row * p.hidden,
                 p.codes == nullptr ? nullptr : p.scales + row * (p.hidden / 32), scratch);
 }
@@ -352,7 +352,7 @@ NormParams norm_params(const RmsNormArgs& args) {
           .scales = args.y_q.scales};
 }
 
-CollapseParams collapse_params(const MhcCollapseArgs& args, const PrefetchList& soon) {
+CollapseParams collapse_params(const MhcCollapseArgs& args) {
   require_width(args.hidden, "an mHC collapse");
   return {.h = args.h,
           .pre = args.pre,
@@ -366,13 +366,7 @@ CollapseParams collapse_params(const MhcCollapseArgs& args, const PrefetchList& 
           .y = nullptr,
           .post = nullptr,
           .comb = nullptr,
-          .expanded = nullptr,
-          .rows = args.rows,
-          .soon = soon};
-}
-
-dim3 collapse_grid(const CollapseParams& p) {
-  return dim3(static_cast<unsigned>(p.rows + (p.soon.count > 0 ? kPrefetchBlocks : 0)));
+          .expanded = nullptr};
 }
 
 }  // namespace
@@ -389,19 +383,18 @@ void launch_rms_norms(const Launch& on, const RmsNormArgs& first, const RmsNormA
                 norm_params(second));
 }
 
-void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args, const PrefetchList& soon) {
-  const CollapseParams p = collapse_params(args, soon);
-  launch_kernel(on, collapse_kernel<false>, collapse_grid(p), row_threads(args.hidden), 0, 1, p);
+void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args) {
+  const CollapseParams p = collapse_params(args);
+  launch_kernel(on, collapse_kernel<false>, dim3(static_cast<unsigned>(args.rows)), row_threads(args.hidden), 0, 1, p);
 }
 
-void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args,
-                                const PrefetchList& soon) {
-  CollapseParams p = collapse_params(args, soon);
+void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args) {
+  CollapseParams p = collapse_params(args);
   p.y = expand.y;
   p.post = expand.post;
   p.comb = expand.comb;
   p.expanded = expand.h;
-  launch_kernel(on, collapse_kernel<true>, collapse_grid(p), row_threads(args.hidden), 0, 1, p);
+  launch_kernel(on, collapse_kernel<true>, dim3(static_cast<unsigned>(args.rows)), row_threads(args.hidden), 0, 1, p);
 }
 
 void launch_mhc_expand(const Launch& on, const MhcExpandArgs& args) {

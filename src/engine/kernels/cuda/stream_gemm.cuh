@@ -275,22 +275,30 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
     }
   }
   if constexpr (Format::kCodes) {
-    const int count = last_block - first_block;
-    const int all = from_bf16 ? 0 : count * p.rows;
-    for (int i = static_cast<int>(threadIdx.x); i < all; i += 8 * kLinearThreads) {
-      uint32_t scale[8];
+    // A warp takes whole rows; a row's scales of this block's columns are seldom more than a warp reads at once.
+    const int count = from_bf16 ? 0 : last_block - first_block;
+    constexpr int kPasses = kNTiles <= 4 ? kNTiles : 4;
+    for (int m0 = warp; m0 < p.rows; m0 += kWarps * kPasses) {
+      for (int b0 = lane; b0 < count; b0 += 64) {
+        uint32_t scale[kPasses][2];
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const int at = i + j * kLinearThreads;
-        const int m = at / count;
-        scale[j] =
-            at < all ? p.x_scales[static_cast<size_t>(m) * p.blocks + first_block + at - m * count] : 0u;
-      }
+        for (int j = 0; j < kPasses; ++j) {
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const int at = i + j * kLinearThreads;
-        const int m = at / count;
-        if (at < all) activation_scales[(at - m * count) * kNTiles * 8 + m] = ue8m0_to_float(scale[j]);
+          for (int u = 0; u < 2; ++u) {
+            const int m = m0 + j * kWarps, b = b0 + u * 32;
+            scale[j][u] = m < p.rows && b < count
+                              ? p.x_scales[static_cast<size_t>(m) * p.blocks + first_block + b]
+                              : 0u;
+          }
+        }
+#pragma unroll
+        for (int j = 0; j < kPasses; ++j) {
+#pragma unroll
+          for (int u = 0; u < 2; ++u) {
+            const int m = m0 + j * kWarps, b = b0 + u * 32;
+            if (m < p.rows && b < count) activation_scales[b * kNTiles * 8 + m] = ue8m0_to_float(scale[j][u]);
+          }
+        }
       }
     }
   }

@@ -13,6 +13,9 @@ void launch_stream_gemm(const Launch& on, const LinearLaunch& plan, const Stream
   };
   switch (plan.n_tiles) {
     case 1:
+      if constexpr (Format::kCodes) {
+        if (plan.row_tiles == 2) return with(stream_gemm_kernel<Format, 1, 2>);
+      }
       return with(stream_gemm_kernel<Format, 1, 1>);
     case 2:
       return with(stream_gemm_kernel<Format, 2, 1>);

@@ -182,11 +182,4 @@ SPARK_HOST_DEVICE constexpr uint32_t packed_place_nibble(uint32_t bits, int pair
   return rotate_right((bits & kPackedNibbleMask) << (16 * (element & 1)), 4 * (pair & 3));
 }
 
-// Activations of the down projection are written in the order in which its lanes read them: lane t's two runs
-// of eight codes of a 64-column block side by side.
-SPARK_HOST_DEVICE constexpr int64_t down_activation_offset(int64_t col) {
-  const int c = static_cast<int>(col & 63);
-  return (col & ~int64_t{63}) + ((c & 31) >> 3) * 16 + (c >> 5) * 8 + (c & 7);
-}
-
 }  // namespace spark::engine::cuda
