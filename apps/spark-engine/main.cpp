@@ -1,119 +1,31 @@
-// spark-engine: a checkpoint behind OpenAI's API. Everything that can be wrong with the flags or the
-// checkpoint is said before the port is bound.
-#include <algorithm>
+// spark-engine: a checkpoint behind OpenAI's API. Flags are in flags.h, the work is in serve.h.
 #include <csignal>
-#include <cstdlib>
-#include <exception>
-#include <filesystem>
-#include <iostream>
-#include <new>
 
-#include "common/clock.h"
-#include "common/error.h"
-#include "common/file.h"
-#include "common/units.h"
-#include "engine/serve/service.h"
+#include "../run_program.h"
+#include "check.h"
 #include "flags.h"
-#include "model/config.h"
-#include "text/tokenizer.h"
+#include "serve.h"
 
 namespace spark::app {
 namespace {
 
 constexpr int kFailed = 1;
-constexpr int kInterrupted = 130;
-
-std::string folder_name(const std::string& folder) {
-  const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
-  const std::string name = path.has_filename() ? path.filename() : path.parent_path().filename();
-  return name.empty() ? "model" : name;
-}
-
-bool is_loopback(const engine::HttpOptions& http) {
-  return !http.unix_socket.empty() || http.host == "localhost" || http.host == "::1" ||
-         http.host.starts_with("127.");
-}
-
-// The tokenizer must know the token that ends an answer.
-int32_t end_token(const model::ModelConfig& config, const text::Tokenizer& tokenizer,
-                  const std::string& folder) {
-  if (tokenizer.contains(config.eos_token_id)) return config.eos_token_id;
-  throw Error(
-      "has no token " + std::to_string(config.eos_token_id) + ", which config.json says ends an answer",
-      folder + "/tokenizer.json", "tokenizer.json and config.json must come from the same release");
-}
-
-int32_t context_length(const EngineFlags& flags, const model::ModelConfig& config) {
-  const int64_t end = config.max_position_embeddings;
-  if (!flags.max_model_len) return static_cast<int32_t>(std::min<int64_t>(kDefaultModelLen, end));
-  if (*flags.max_model_len > end) {
-    throw Error("is " + std::to_string(*flags.max_model_len) + "; the model ends at " + std::to_string(end) +
-                    " tokens",
-                "--max-model-len");
-  }
-  return *flags.max_model_len;
-}
-
-int serve(EngineFlags flags) {
-  const double started_s = monotonic_s();
-  const std::string& folder = flags.model.folder;
-  const std::string config_path = folder + "/config.json";
-  const model::ModelConfig config =
-      model::read_model_config(parse_json(read_file(config_path), config_path), config_path);
-  flags.model.limits.max_context = context_length(flags, config);
-  const text::Tokenizer tokenizer = text::Tokenizer::from_file(folder + "/tokenizer.json");
-  engine::ServiceOptions options;
-  options.served_names = flags.served_names.empty() ? std::vector{folder_name(folder)} : flags.served_names;
-  options.api_keys = flags.api_keys;
-  options.version = SPARK_VERSION;
-  options.engine.eos_token = end_token(config, tokenizer, folder);
-  options.engine.max_waiting = flags.max_queued;
-  const auto model = engine::load_model(flags.model);
-  log_info("loaded " + folder + " for the " + flags.model.backend + " backend in " +
-           format_fixed(monotonic_s() - started_s, 2) + " s");
-
-  // In this order, so that the engine's thread ends before the server it answers through.
-  engine::HttpServer server(flags.http);
-  engine::Service service(*model, tokenizer, options);
-  if (options.api_keys.empty() && !is_loopback(flags.http)) {
-    log_warning("anyone who reaches " + server.address() +
-                " can use this server: give it a key with --api-key-file");
-  }
-  server.watch_signals([&](int count) {
-    if (count > 1) std::_Exit(kInterrupted);
-    log_info("finishing the requests in progress; a second signal ends them at once");
-    server.drain(flags.drain_timeout_s);
-  });
-  log_info("serving \"" + options.served_names.front() + "\", " + std::to_string(service.max_sequences()) +
-           " sequences of up to " + format_count(static_cast<uint64_t>(service.max_context())) + " tokens");
-  std::cout << "listening on " << server.address() << std::endl;
-  server.run(service);
-  log_info("stopped");
-  return 0;
-}
 
 int run(int argc, char** argv) {
   int exit_code = 0;
   const auto flags = parse_flags(argc, argv, exit_code);
   if (!flags) return exit_code;
   set_log_level(flags->log_level);
+  set_log_format(flags->log_format);
   // A reader of our output that goes away must not end the server.
   std::signal(SIGPIPE, SIG_IGN);
-  return serve(*flags);
+  return flags->check_only ? check(*flags) : serve(*flags);
 }
 
 }  // namespace
 }  // namespace spark::app
 
 int main(int argc, char** argv) {
-  try {
-    return spark::app::run(argc, argv);
-  } catch (const spark::Error& error) {
-    std::cerr << "error: " << error.describe() << "\n";
-  } catch (const std::bad_alloc&) {
-    std::cerr << "error: out of memory; lower --max-model-len, --max-num-seqs or --max-num-batched-tokens\n";
-  } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << "\n";
-  }
-  return spark::app::kFailed;
+  return spark::app::run_program([&] { return spark::app::run(argc, argv); }, spark::app::kFailed,
+                                 "lower --max-model-len, --max-num-seqs or --max-num-batched-tokens");
 }

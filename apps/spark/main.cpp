@@ -1,10 +1,9 @@
 // The `spark` command: one file per command beside this one, errors and exit codes here.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <exception>
 #include <iostream>
-#include <new>
 
+#include "../run_program.h"
 #include "commands.h"
 #include "common/error.h"
 #include "common/json.h"
@@ -42,6 +41,7 @@ int run(int argc, char** argv) {
   add_config_command(app, site);
   add_doctor_command(app, outcome, site);
   add_fabric_command(app, site);
+  add_lab_command(app, outcome, site);
   add_model_command(app, outcome);
   add_plan_command(app, outcome, site);
   add_render_command(app, site);
@@ -68,14 +68,6 @@ int run(int argc, char** argv) {
 }  // namespace spark::app
 
 int main(int argc, char** argv) {
-  try {
-    return spark::app::run(argc, argv);
-  } catch (const spark::Error& error) {
-    std::cerr << "error: " << error.describe() << "\n";
-  } catch (const std::bad_alloc&) {
-    std::cerr << "error: out of memory\n";
-  } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << "\n";
-  }
-  return static_cast<int>(spark::app::ExitCode::kFindings);
+  return spark::app::run_program([&] { return spark::app::run(argc, argv); },
+                                 static_cast<int>(spark::app::ExitCode::kFindings));
 }

@@ -148,13 +148,13 @@ void drop_chat_nulls(Json& root) {
   }
 }
 
-ChatRequest parse_chat_request(std::string_view body) {
+ChatRequest parse_chat_request(std::string_view body, const SamplingFields& defaults) {
   Json document = parse_body(body);
   drop_chat_nulls(document);
   Faults faults;
   const JsonReader root(document, "", faults);
   ChatRequest request = read_chat(root);
-  request.sampling = read_sampling(root, Route::kChat);
+  request.sampling = read_sampling(root, Route::kChat, defaults);
   request.delivery = read_delivery(root);
   std::vector<std::string> known = shared_field_names(Route::kChat);
   for (std::string& name : chat_field_names()) known.push_back(std::move(name));

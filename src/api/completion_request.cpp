@@ -45,7 +45,7 @@ bool is_empty(const Prompt& prompt) {
 
 }  // namespace
 
-CompletionRequest parse_completion_request(std::string_view body) {
+CompletionRequest parse_completion_request(std::string_view body, const SamplingFields& defaults) {
   Json document = parse_body(body);
   if (const auto found = document.find("stream_options"); found != document.end()) drop_nulls(*found);
   Faults faults;
@@ -53,7 +53,7 @@ CompletionRequest parse_completion_request(std::string_view body) {
   CompletionRequest request;
   request.model = root.field("model").optional_string().value_or("");
   request.prompts = read_prompts(root.field("prompt"));
-  request.sampling = read_sampling(root, Route::kCompletion);
+  request.sampling = read_sampling(root, Route::kCompletion, defaults);
   request.delivery = read_delivery(root);
   if (faults.empty()) {
     for (size_t i = 0; i < request.prompts.size(); ++i) {

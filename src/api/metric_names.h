@@ -25,6 +25,16 @@ inline constexpr const char* kDraftTokensPerPosition = "vllm:spec_decode_num_dra
 inline constexpr const char* kAcceptedTokensPerPosition =
     "vllm:spec_decode_num_accepted_tokens_per_pos_total";
 
+// Our own: rows of the Engram tables, which stay on disk. Rows count as often as steps ask for them.
+inline constexpr const char* kEngramHits = "spark:engram_row_hits_total";
+inline constexpr const char* kEngramAwaited = "spark:engram_row_awaited_total";
+inline constexpr const char* kEngramMisses = "spark:engram_row_misses_total";
+inline constexpr const char* kEngramPrefetched = "spark:engram_rows_prefetched_total";
+inline constexpr const char* kEngramReads = "spark:engram_reads_total";
+inline constexpr const char* kEngramReadBytes = "spark:engram_read_bytes_total";
+inline constexpr const char* kEngramFailures = "spark:engram_read_failures_total";
+inline constexpr const char* kEngramWait = "spark:engram_wait_seconds_total";
+
 // Histograms.
 inline constexpr const char* kIterationTokens = "vllm:iteration_tokens_total";
 inline constexpr const char* kRequestPromptTokens = "vllm:request_prompt_tokens";
@@ -40,5 +50,6 @@ inline constexpr const char* kRequestLatency = "vllm:e2e_request_latency_seconds
 // Labels.
 inline constexpr const char* kModelLabel = "model_name";
 inline constexpr const char* kFinishedLabel = "finished_reason";
+inline constexpr const char* kPositionLabel = "position";  // of a draft in its block, from 0
 
 }  // namespace spark::api::metric

@@ -100,8 +100,9 @@ struct DetokenizeRequest {
   std::vector<int32_t> tokens;
 };
 
-ChatRequest parse_chat_request(std::string_view body);
-CompletionRequest parse_completion_request(std::string_view body);
+// `defaults` says what temperature, top_p, top_k and min_p are when the request does not.
+ChatRequest parse_chat_request(std::string_view body, const SamplingFields& defaults = {});
+CompletionRequest parse_completion_request(std::string_view body, const SamplingFields& defaults = {});
 TokenizeRequest parse_tokenize_request(std::string_view body);
 DetokenizeRequest parse_detokenize_request(std::string_view body);
 

@@ -234,12 +234,16 @@ std::vector<int32_t> read_token_ids(const JsonReader& list) {
   return ids;
 }
 
-SamplingFields read_sampling(const JsonReader& root, Route route) {
+SamplingFields read_sampling(const JsonReader& root, Route route, const SamplingFields& defaults) {
   SamplingFields out;
+  out.temperature = defaults.temperature;
+  out.top_p = defaults.top_p;
+  out.min_p = defaults.min_p;
   out.temperature = root.field("temperature").optional_number(0.0, 100.0).value_or(out.temperature);
   out.top_p = root.field("top_p").optional_number(0.0, 1.0).value_or(out.top_p);
   if (out.top_p == 0.0) root.field("top_p").fault("must be above 0 and at most 1");
-  out.top_k = std::max<int64_t>(0, root.field("top_k").optional_integer(-1, INT32_MAX).value_or(0));
+  out.top_k =
+      std::max<int64_t>(0, root.field("top_k").optional_integer(-1, INT32_MAX).value_or(defaults.top_k));
   out.min_p = root.field("min_p").optional_number(0.0, 1.0).value_or(out.min_p);
   out.seed = root.field("seed").optional_integer();
   out.max_tokens = read_max_tokens(root, route);

@@ -15,7 +15,7 @@ void drop_nulls(Json& object);
 
 enum class Route { kChat, kCompletion };
 
-SamplingFields read_sampling(const JsonReader& root, Route route);
+SamplingFields read_sampling(const JsonReader& root, Route route, const SamplingFields& defaults);
 DeliveryFields read_delivery(const JsonReader& root);
 void write_sampling(const SamplingFields& fields, Route route, Json& root);
 void write_delivery(const DeliveryFields& fields, Json& root);

@@ -109,8 +109,12 @@ std::optional<Usage> usage_member(const Json& root) {
   const Json& prompt = object_member(*found, "prompt_tokens_details");
   if (prompt.contains("cached_tokens")) usage.cached_tokens = integer_member(prompt, "cached_tokens");
   const Json& completion = object_member(*found, "completion_tokens_details");
-  if (completion.contains("reasoning_tokens"))
-    usage.reasoning_tokens = integer_member(completion, "reasoning_tokens");
+  const auto detail = [&](const char* name) {
+    return completion.contains(name) ? std::optional(integer_member(completion, name)) : std::nullopt;
+  };
+  usage.reasoning_tokens = detail("reasoning_tokens");
+  usage.accepted_prediction_tokens = detail("accepted_prediction_tokens");
+  usage.rejected_prediction_tokens = detail("rejected_prediction_tokens");
   return usage;
 }
 
@@ -184,7 +188,11 @@ Json Usage::json() const {
               {"total_tokens", prompt_tokens + completion_tokens},
               {"completion_tokens", completion_tokens}};
   if (cached_tokens) out["prompt_tokens_details"] = Json{{"cached_tokens", *cached_tokens}};
-  if (reasoning_tokens) out["completion_tokens_details"] = Json{{"reasoning_tokens", *reasoning_tokens}};
+  Json details = Json::object();
+  if (reasoning_tokens) details["reasoning_tokens"] = *reasoning_tokens;
+  if (accepted_prediction_tokens) details["accepted_prediction_tokens"] = *accepted_prediction_tokens;
+  if (rejected_prediction_tokens) details["rejected_prediction_tokens"] = *rejected_prediction_tokens;
+  if (!details.empty()) out["completion_tokens_details"] = std::move(details);
   return out;
 }
 

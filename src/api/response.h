@@ -24,6 +24,9 @@ struct Usage {
   int64_t completion_tokens = 0;
   std::optional<int64_t> cached_tokens;     // prompt tokens taken from the prefix cache
   std::optional<int64_t> reasoning_tokens;  // of the completion
+  // Drafts that became part of the completion, and drafts computed in vain; OpenAI's names.
+  std::optional<int64_t> accepted_prediction_tokens;
+  std::optional<int64_t> rejected_prediction_tokens;
 
   Json json() const;
 };

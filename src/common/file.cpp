@@ -11,24 +11,11 @@
 #include <cstring>
 #include <utility>
 
+#include "common/descriptor.h"
 #include "common/error.h"
 
 namespace spark {
 namespace {
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 [[noreturn]] void fail(const std::string& path, const char* doing) {
   throw Error(std::string(doing) + ": " + std::strerror(errno), path);

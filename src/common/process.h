@@ -1,4 +1,5 @@
-// Runs one local program and waits for it: no shell, an empty standard input, a time limit, bounded output.
+// Runs one local program and waits for it: no shell, a time limit, bounded output. What the program leaves in
+// its process group is killed when it ends.
 //
 //   ProcessResult result = run_process({"git", "ls-files", "-z"}, {.directory = root, .timeout_s = 20});
 //   if (result.exit_code != 0) throw Error("git failed: " + result.error, root);
@@ -15,6 +16,8 @@ namespace spark {
 
 struct ProcessOptions {
   std::string directory = {};                  // working directory; empty: this process's
+  std::string input = {};                      // its standard input
+  std::vector<std::string> environment = {};   // "NAME=value", over this process's
   double timeout_s = 30;                       // killed (with its process group) after that
   size_t max_output_bytes = size_t{64} << 20;  // per stream
 };

@@ -16,6 +16,18 @@ int64_t source_of(const std::vector<int64_t>& sources, int64_t layer) {
   return after == sources.begin() ? -1 : *(after - 1);
 }
 
+int64_t first_decoder_layer(const LayerPlan& plan) {
+  int64_t first = -1;
+  for (const LayerRole& role : plan.layers) {
+    if (role.owns_kv()) first = role.layer;
+  }
+  for (const LayerRole& role : plan.layers) {
+    if (role.engram >= 0 && role.layer >= first) return -1;
+    if (role.aux >= 0 && role.layer <= first) return -1;
+  }
+  return first;
+}
+
 }  // namespace
 
 std::string_view name_of(AttentionMode mode) {
@@ -55,6 +67,7 @@ LayerPlan make_layer_plan(const ModelConfig& config) {
   for (int64_t layer = 0; layer < config.num_nextn_predict_layers; ++layer) {
     plan.drafter.push_back({.layer = layer});
   }
+  plan.first_decoder_layer = first_decoder_layer(plan);
   return plan;
 }
 

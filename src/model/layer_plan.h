@@ -41,6 +41,11 @@ struct LayerRole {
 struct LayerPlan {
   std::vector<LayerRole> layers;   // the backbone
   std::vector<LayerRole> drafter;  // window layers with a draft block each
+  // The layer from which on nothing outlives the window: the last one that owns a compressed cache, whose
+  // entries come from its input alone. The layers before it are the encoder; from it on, the decoder, which a
+  // prompt needs for its last rows only. -1 when an Engram table or an input of the drafter stands in the
+  // way.
+  int64_t first_decoder_layer = -1;
 };
 
 LayerPlan make_layer_plan(const ModelConfig& config);

@@ -27,7 +27,7 @@ struct RankSplit {
   int64_t groups = 0;        // output groups
   int64_t heads = 0;         // query heads
   int64_t expert_width = 0;  // of routed and shared experts
-  int64_t vocabulary = 0;    // rows of embedding, head, Markov head
+  int64_t vocabulary = 0;    // rows of embedding and head
   int64_t engram_output = 0;
   int64_t main_output = 0;  // 0 without a drafter
   // The whole model's, without padding.

@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <utility>
-#include <vector>
+
+#include "text/word_tree.h"
 
 namespace spark::text {
 
@@ -27,13 +27,7 @@ class AddedTokenMatcher {
   std::optional<Hit> find(std::string_view text, size_t from) const;
 
  private:
-  struct Node {
-    std::vector<std::pair<uint8_t, uint32_t>> children;
-    int32_t id = -1;  // of the token that ends here
-  };
-  uint32_t child_of(uint32_t node, uint8_t byte) const;  // 0, the root, when there is none
-
-  std::vector<Node> nodes_ = std::vector<Node>(1);
+  WordTree tree_;
   std::bitset<256> first_bytes_;
 };
 

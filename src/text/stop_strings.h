@@ -15,8 +15,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
+
+#include "text/word_tree.h"
 
 namespace spark::text {
 
@@ -38,21 +39,9 @@ class StopStrings {
   void restart();
 
  private:
-  struct Node {
-    std::vector<std::pair<uint8_t, uint32_t>> children;
-    uint32_t fallback = 0;  // the longest proper suffix that begins a stop string
-    uint32_t depth = 0;     // its length
-    int32_t stop = -1;      // of the longest stop string that ends here
-    uint32_t stop_length = 0;
-  };
-  uint32_t child_of(uint32_t node, uint8_t byte) const;  // 0 when there is none
-  uint32_t advance(uint32_t node, uint8_t byte) const;
-  void add(std::string_view stop, int32_t index);
-  void link_fallbacks();
-
-  std::vector<Node> nodes_ = std::vector<Node>(1);
+  WordTree tree_;
   bool include_stop_;
-  uint32_t state_ = 0;
+  uint32_t state_ = WordTree::kRoot;
   std::string held_;  // as long as the state's depth
   std::optional<size_t> matched_;
   size_t unread_ = 0;

@@ -142,6 +142,7 @@ struct cudaDeviceProp {
   int major = 9, minor = 0, multiProcessorCount = 132;
   size_t totalGlobalMem = 0, sharedMemPerBlockOptin = 227 * 1024;
   int l2CacheSize = 0;
+  int integrated = 0;
 };
 inline cudaError_t cudaGetDeviceCount(int* n) {
   return *n = 1, cudaSuccess;

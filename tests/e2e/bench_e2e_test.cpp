@@ -36,7 +36,7 @@ std::string checkpoint_folder() {
 
 class RunningServer {
  public:
-  explicit RunningServer(std::vector<std::string> keys = {})
+  explicit RunningServer(std::vector<std::string> keys = {}, bool drafts = false)
       : tokenizer_(text::Tokenizer::from_file(checkpoint_folder() + "/tokenizer.json")),
         model_(
             engine::load_model({.folder = checkpoint_folder(),
@@ -44,7 +44,10 @@ class RunningServer {
                                 .limits = {.max_sequences = 4, .max_context = 1024, .max_step_rows = 64}})),
         http_(engine::HttpOptions{.port = 0}),
         service_(*model_, tokenizer_,
-                 {.served_names = {"tiny", "alias"}, .api_keys = std::move(keys), .version = "e2e"}),
+                 {.served_names = {"tiny", "alias"},
+                  .api_keys = std::move(keys),
+                  .version = "e2e",
+                  .engine = {.speculation = {.max_drafts = drafts ? 5 : 0, .adaptive = false}}}),
         thread_([this] { http_.run(service_); }) {}
   ~RunningServer() { stop(); }
 
@@ -168,6 +171,29 @@ TEST(BenchE2e, MeasuresEveryPointAndAccountsForEveryRequest) {
   const std::string table = report_table(json, "fresh");
   EXPECT_EQ(table, report_table(parse_json(json.dump(2), "stored"), "stored"));
   EXPECT_NE(table.find("short-c2  2"), std::string::npos) << table;
+}
+
+TEST(BenchE2e, ReadsWhatBecameOfDrafts) {
+  RunningServer server({}, true);
+  const HttpClient client({server.address(), ""});
+  Report report;
+  report.model = "tiny";
+  DecodeSuiteOptions options;
+  options.cases = {short_case()};
+  options.concurrency = {2};
+  options.min_samples = options.max_samples = 2;
+  run_decode_suite(client, "tiny", options, report, [](const std::string&) {});
+  ASSERT_EQ(report.points.size(), 1u);
+  for (const DecodeSample& sample : report.points[0].samples) {
+    ASSERT_TRUE(sample.tokens_per_step.has_value());
+    EXPECT_GE(*sample.tokens_per_step, 1);
+    EXPECT_LE(*sample.tokens_per_step, 6);
+    for (const Receipt& receipt : sample.receipts) EXPECT_EQ(receipt.completion_tokens, kTokens);
+  }
+  const ServerCounters counters = read_counters(client);
+  EXPECT_GT(counters.drafts, 0);
+  EXPECT_GT(counters.draft_tokens, counters.drafts);
+  EXPECT_GT(counters.accepted_tokens, 0);
 }
 
 // It begins before the sample and outlives it, so it never enters the counter of finished requests.

@@ -113,7 +113,8 @@ Problem experts_problem(const ExpertShape& s) {
   return p;
 }
 
-Problem draft_problem(int32_t blocks, int32_t depth, int32_t vocab, int32_t hidden, int32_t rank, bool ties) {
+Problem draft_problem(int32_t blocks, int32_t depth, int32_t vocab, int32_t hidden, int32_t rank, bool ties,
+                      bool place_by_place = false) {
   Random random(static_cast<uint64_t>(141 + vocab));
   Problem p;
   HostSteps steps;
@@ -141,18 +142,20 @@ Problem draft_problem(int32_t blocks, int32_t depth, int32_t vocab, int32_t hidd
   const int confidence = p.output("confidence", Kind::kF32, 1, {.absolute = 1e-4});
   const int out = p.output("logits", Kind::kF32, v, {.row_max = 1e-5});
   p.issue = [=](const Call& call) {
-    call.backend.draft({.step = call.step,
-                        .vocab = vocab,
-                        .hidden = hidden,
-                        .rank = rank,
-                        .x = call.data<uint16_t>(x),
-                        .base = call.data<float>(base),
-                        .embed = call.weight(0),
-                        .head = call.weight(1),
-                        .confidence_proj = call.weight(2),
-                        .draft = call.data<int32_t>(draft),
-                        .confidence = call.data<float>(confidence),
-                        .logits = call.data<float>(out)});
+    DraftArgs args = {.step = call.step,
+                      .vocab = vocab,
+                      .hidden = hidden,
+                      .rank = rank,
+                      .x = call.data<uint16_t>(x),
+                      .base = call.data<float>(base),
+                      .embed = call.weight(0),
+                      .head = call.weight(1),
+                      .confidence_proj = call.weight(2),
+                      .draft = call.data<int32_t>(draft),
+                      .confidence = call.data<float>(confidence),
+                      .logits = call.data<float>(out)};
+    if (!place_by_place) return call.backend.draft(args);
+    for (args.place = 0; args.place < depth; ++args.place) call.backend.draft(args);
   };
   return p;
 }
@@ -176,6 +179,7 @@ void add_expert_cases(std::vector<KernelCase>& cases) {
   cases.push_back({"draft/tiny", [] { return draft_problem(3, 5, 640, 128, 32, false); }});
   cases.push_back({"draft/ragged", [] { return draft_problem(2, 3, 101, 96, 40, false); }});
   cases.push_back({"draft/ties", [] { return draft_problem(3, 5, 640, 128, 32, true); }});
+  cases.push_back({"draft/place by place", [] { return draft_problem(3, 5, 640, 128, 32, false, true); }});
 }
 
 }  // namespace spark::engine::cases

@@ -56,7 +56,8 @@ CachePool::CachePool(Backend& backend, const CacheShape& shape)
       shape_(shape),
       window_(window_blocks(shape)),
       global_(global_blocks(shape)),
-      lengths_(static_cast<size_t>(shape.limits.max_sequences), -1) {
+      lengths_(static_cast<size_t>(shape.limits.max_sequences), -1),
+      records_(static_cast<size_t>(shape.limits.max_sequences)) {
   const uint64_t window_bytes = static_cast<uint64_t>(window_.blocks()) * window_block_bytes() /
                                 static_cast<uint64_t>(shape.window_layers);
   for (int32_t layer = 0; layer < shape.window_layers; ++layer) {
@@ -106,6 +107,7 @@ uint64_t CachePool::global_block_bytes() const {
 void CachePool::open(int32_t sequence) {
   SPARK_CHECK(sequence >= 0 && sequence < shape_.limits.max_sequences && !is_open(sequence));
   lengths_[static_cast<size_t>(sequence)] = 0;
+  records_[static_cast<size_t>(sequence)] = {};
 }
 
 void CachePool::close(int32_t sequence) {
@@ -119,8 +121,8 @@ int32_t CachePool::lowest_restart(int32_t sequence) const {
   return std::max(0, length(sequence) - kMaxRollback);
 }
 
-void CachePool::append(int32_t sequence, int32_t begin, int32_t rows) {
-  SPARK_CHECK(is_open(sequence) && rows >= 0);
+void CachePool::append(int32_t sequence, int32_t begin, int32_t rows, int32_t encoder_only) {
+  SPARK_CHECK(is_open(sequence) && rows >= 0 && encoder_only >= 0 && encoder_only <= rows);
   SPARK_CHECK(begin <= length(sequence) && begin + rows <= shape_.limits.max_context);
   SPARK_CHECK(begin == 0 || begin >= lowest_restart(sequence));
   const int32_t end = begin + rows;
@@ -136,6 +138,10 @@ void CachePool::append(int32_t sequence, int32_t begin, int32_t rows) {
   window_.release(sequence, places(end), window_.table_stride());
   global_.release(sequence, places(end), global_.table_stride());
   lengths_[static_cast<size_t>(sequence)] = end;
+  RecordRange& records = records_[static_cast<size_t>(sequence)];
+  records.end = end;
+  records.encoder_begin = std::min(records.encoder_begin, begin);
+  records.decoder_begin = encoder_only > 0 ? begin + encoder_only : std::min(records.decoder_begin, begin);
 }
 
 void CachePool::release_passed(int32_t sequence) {

@@ -51,6 +51,17 @@ struct CacheShape {
 
 CacheShape cache_shape(const model::ModelConfig& config, const CacheLimits& limits);
 
+// Which records of a sequence exist. Main entries and index keys: of all positions below `end` (a ratio-2
+// entry once its pair is complete). Window records: from the position given here to `end`, less what has been
+// released because no later row can see it. The two kinds of layers differ when the first rows of a prompt
+// skipped the decoder: its window records then begin later. Records of encoder layers and all entries follow
+// from the tokens alone, those of decoder layers and drafter blocks from the tokens and `decoder_begin`.
+struct RecordRange {
+  int32_t end = 0;
+  int32_t encoder_begin = 0;  // layers below LayerPlan::first_decoder_layer
+  int32_t decoder_begin = 0;  // the other layers, and the drafter's
+};
+
 struct CacheUsage {
   int32_t window_blocks = 0;
   int32_t window_blocks_in_use = 0;
@@ -73,9 +84,11 @@ class CachePool {
   // The lowest position at which append() may start; 0 is always allowed.
   int32_t lowest_restart(int32_t sequence) const;
 
-  // Drops everything from `begin` on and makes room for `rows` more positions. Throws Error when no blocks
-  // are left; the sequence is then as long as before the call.
-  void append(int32_t sequence, int32_t begin, int32_t rows);
+  // Drops everything from `begin` on and makes room for `rows` more positions, the first `encoder_only` of
+  // which get no records of decoder layers. Throws Error when no blocks are left; the sequence is then as
+  // long as before the call.
+  void append(int32_t sequence, int32_t begin, int32_t rows, int32_t encoder_only = 0);
+  const RecordRange& records(int32_t sequence) const { return records_[static_cast<size_t>(sequence)]; }
   void release_passed(int32_t sequence);
   void upload_tables();
 
@@ -107,6 +120,7 @@ class CachePool {
   BlockPool window_;
   BlockPool global_;
   std::vector<int32_t> lengths_;  // -1: closed
+  std::vector<RecordRange> records_;
   std::vector<uint8_t*> window_memory_;
   std::vector<SourceMemory> sources_;
   int32_t* window_table_ = nullptr;  // in backend memory, [sequences][stride]

@@ -9,7 +9,8 @@
 //
 //   tensor.h             TensorSpec, TensorView, tensor_bytes, format_shape
 //   checkpoint.h         Checkpoint: what a loader uses
-//   row_reader.h         RowReader: rows of a table too large to map
+//   row_reader.h         RowReader: rows of a table too large to map, one by one
+//   table_reader.h       TableReader: such rows for steps: cached, in parallel, ahead of time
 //   safetensors_file.h   SafetensorsFile: one file
 //   safetensors_writer.h SafetensorsWriter: writes one file piece by piece
 //   checkpoint_index.h   CheckpointIndex, shard_name: the list of shards, read and written

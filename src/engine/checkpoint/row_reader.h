@@ -30,8 +30,8 @@ class RowReader {
   model::Dtype dtype() const { return dtype_; }
   const std::string& path() const { return file_->path(); }
 
-  // For readers with their own I/O: the descriptor (owned by this object) and the place of a row in the file.
-  int descriptor() const { return file_->descriptor(); }
+  // For readers with their own I/O: the file (owned by this object) and the place of a row in it.
+  const RandomAccessFile& file() const { return *file_; }
   uint64_t row_offset(int64_t row) const;
 
   void read(int64_t row, std::span<uint8_t> out) const;  // out.size() == row_bytes()

@@ -1,16 +1,34 @@
 // What the ranks of a tensor-parallel group exchange. The forward pass calls these at the places where a
 // split width is joined again; with one rank they do nothing.
 //
-//   communicator.sum_rows(y, rows, hidden);                    // after the output projection and the experts
-//   communicator.gather_columns(part, rows, part_width, all);  // after projections split by their outputs
+//   communicator.sum_rows(y, rows, hidden);              // after the output projection and the experts
+//   communicator.gather_columns({.part = part, ...});    // after projections split by their outputs
+//   communicator.note(plan);                             // every rank was told to do the same ...
+//   communicator.meet(failure);                          // ... and every rank is ready for it
 //
 // Buffers lie in the backend's memory; calls are ordered with its operations. Sums add the ranks' BF16 values
-// in FP32 in rank order and round once, so a row's result depends on nothing but the row.
+// in FP32 in rank order and round once, so a row's result depends on nothing but the row. Everything throws
+// RankLost (transport.h) when a rank of the group is gone.
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
 
 namespace spark::engine {
+
+// all[r][rank * part_cols + c] = that rank's part[r][c], for all columns below all_cols: what a split pads
+// beyond them is dropped.
+struct GatherColumns {
+  const void* part = nullptr;  // [rows][part_cols]
+  int32_t rows = 0;
+  int32_t part_cols = 0;
+  int32_t all_cols = 0;
+  int32_t element_bytes = 0;     // 2 or 4
+  void* all = nullptr;           // [rows][all_cols]
+  bool first_rank_only = false;  // the other ranks leave `all` as it is
+};
 
 class Communicator {
  public:
@@ -18,11 +36,20 @@ class Communicator {
   virtual int32_t rank() const = 0;
   virtual int32_t ranks() const = 0;
 
+  // Whether a device may record these calls with its operations and replay them (Backend::run_recorded). A
+  // communicator that works on the host cannot be recorded.
+  virtual bool recordable() const = 0;
+
   // In place, BF16 [rows][cols].
   virtual void sum_rows(uint16_t* x, int32_t rows, int32_t cols) = 0;
-  // all[r][rank * part_cols + c] = that rank's part[r][c]; `element_bytes` is 2 or 4.
-  virtual void gather_columns(const void* part, int32_t rows, int32_t part_cols, int32_t element_bytes,
-                              void* all) = 0;
+  virtual void gather_columns(const GatherColumns& args) = 0;
+
+  // Mixes what this rank was told to do into its running digest.
+  virtual void note(std::span<const uint8_t> call) = 0;
+  // Where all ranks meet before a step that they can only do together. `failure` says why this rank cannot,
+  // and is empty when it can. Returns what the lowest rank that cannot has said, empty when all can: then,
+  // and only then, every rank goes on. Throws RankLost when the digests differ.
+  virtual std::string meet(std::string_view failure) = 0;
 };
 
 // A group of one: nothing to exchange. gather_columns() must not be called, as `part` is `all` already.
@@ -30,8 +57,11 @@ class SoloCommunicator final : public Communicator {
  public:
   int32_t rank() const override { return 0; }
   int32_t ranks() const override { return 1; }
+  bool recordable() const override { return true; }
   void sum_rows(uint16_t*, int32_t, int32_t) override {}
-  void gather_columns(const void*, int32_t, int32_t, int32_t, void*) override {}
+  void gather_columns(const GatherColumns&) override {}
+  void note(std::span<const uint8_t>) override {}
+  std::string meet(std::string_view failure) override { return std::string(failure); }
 };
 
 }  // namespace spark::engine

@@ -56,12 +56,16 @@ void BlockRunner::expand(const StepRows& step, const MixBuffers& mix) {
                        .h = scratch_.h});
 }
 
+void BlockRunner::attention_input(const StepRows& step, const BlockWeights& block) {
+  collapse(step, scratch_.expert_mix.pre, block.attention.norm);
+}
+
 void BlockRunner::begin_attention(const StepRows& step, const BlockWeights& block, const float* cos_sin) {
   const AttentionWeights& weights = block.attention;
   const int32_t q_rank = narrow(config_.q_lora_rank);
   const int32_t width = narrow(config_.head_dim);
   mix(step, block.attention_mix, scratch_.attention_mix);
-  collapse(step, scratch_.expert_mix.pre, weights.norm);
+  attention_input(step, block);
   backend_.linear({.rows = step.rows,
                    .x_q = scratch_.x_q,
                    .weight = &weights.wq_a_kv,

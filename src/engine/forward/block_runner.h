@@ -45,6 +45,8 @@ class BlockRunner {
 
   void embed(const StepRows& step, const Weight& table, const uint16_t* overrides,
              const int32_t* override_rows);
+  // Only the input of the attention sublayer, scratch().x: what a layer's entries are made from.
+  void attention_input(const StepRows& step, const BlockWeights& block);
   void begin_attention(const StepRows& step, const BlockWeights& block, const float* cos_sin);
   // Sublayer output in scratch().y, before it is added to the streams.
   void attention_output(const StepRows& step, const BlockWeights& block, const AttentionView& view);

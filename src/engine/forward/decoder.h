@@ -23,6 +23,7 @@
 #include "engine/forward/engram_lookup.h"
 #include "engine/forward/observer.h"
 #include "engine/forward/scratch.h"
+#include "engine/forward/staged_communicator.h"
 #include "engine/forward/step_arrays.h"
 #include "engine/forward/step_model.h"
 #include "engine/forward/weights.h"
@@ -40,53 +41,80 @@ struct InjectedRows {
 
 class Decoder final : public StepModel {
  public:
-  // `token_classes` is the Engram token map. Throws Error for a checkpoint that does not fit its
-  // configuration, and when the backend has no room.
+  // `token_classes` is the Engram token map. This is the part of the model that the communicator's rank
+  // holds; all ranks are called alike, and only rank 0 has logits to return. Throws Error for a checkpoint
+  // that does not fit its configuration or cannot be split so, and when the backend has no room. The
+  // communicator outlives the decoder.
   Decoder(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
-          const model::ModelConfig& config, std::vector<int32_t> token_classes, const CacheLimits& limits);
+          const model::ModelConfig& config, std::vector<int32_t> token_classes, const CacheLimits& limits,
+          Communicator& communicator, const TableReaderOptions& engram = {});
 
   int32_t vocab_size() const override { return static_cast<int32_t>(config_.vocab_size); }
   int32_t max_sequences() const override { return limits_.max_sequences; }
   int32_t max_context() const override { return limits_.max_context; }
   int32_t max_step_rows() const override { return limits_.max_step_rows; }
   int32_t max_rollback() const override { return kMaxRollback; }
+  int32_t decoder_window() const override { return decoder_window_; }
   void open_sequence(int32_t sequence) override;
   void close_sequence(int32_t sequence) override;
   std::span<const float> run(std::span<const StepRow> rows) override { return run(rows, {}); }
 
+  void prefetch(std::span<const int32_t> tokens, int32_t position) override {
+    engram_.prefetch(tokens, position);
+  }
+  int32_t prefetch_lead() const override { return engram_.lead(); }
+  TableCounters table_counters() const override { return engram_.counters(); }
+
   std::span<const float> run(std::span<const StepRow> rows, const InjectedRows& injected);
+
+  int32_t max_drafts() const override;
+  Drafts draft(std::span<const DraftRequest> requests) override;
 
   // Null for a checkpoint without drafter layers. Every run() keeps the drafter's caches up to date.
   Drafter* drafter() { return drafter_.get(); }
+
+  // Every layer for every row of a prompt from now on: decoder_window() is 0 then.
+  void use_exact_prefill() { decoder_window_ = 0; }
 
   const model::ModelConfig& config() const { return config_; }
   const model::LayerPlan& plan() const { return plan_; }
   Backend& backend() { return *backend_; }
   const CachePool& cache() const { return cache_; }
   const EngramLookup& engram() const { return engram_; }
+  const model::RankSplit& split() const { return split_; }
+  // Weights of this rank, padding included; model::rank_bytes() without Engram tables and vision.
+  int64_t loaded_bytes() const { return loader_.loaded_bytes(); }
   // For tests and debugging; null to stop. The observer must outlive its use.
   void set_observer(Observer* observer);
 
  private:
+  // Rows moved at a time when a step narrows to the rows that enter the decoder.
+  static constexpr int32_t kKeptSlice = 64;
+
   void check_rows(std::span<const StepRow> rows, const InjectedRows& injected) const;
   void accept_rows(std::span<const StepRow> rows, const InjectedRows& injected);
+  void agree(std::span<const StepRow> rows, const InjectedRows& injected);
   void roll_back(std::span<const StepRow> rows);
   void upload_step(std::span<const StepRow> rows, const InjectedRows& injected);
+  void upload_decoder_rows(std::span<const StepRow> rows, std::vector<int32_t> kept);
   uint64_t recording_key() const;
   void forward();
+  void compute_angles();
+  void enter_decoder(const LayerWeights& layer);
+  void keep_decoder_rows();
   void run_layer(const LayerWeights& layer);
   void inject_engram(const LayerWeights& layer);
   void attend(const LayerWeights& layer);
   void compress(const LayerWeights& layer);
   void select(const LayerWeights& layer);
-  std::span<const float> download_logits();
+  void download_logits();
 
   const float* angles_of(const model::LayerRole& role) const;
   int32_t entry_bound(int64_t ratio) const;
   void observe(const std::string& name, ObservedType type, int64_t cols, const void* data);
 
-  SoloCommunicator communicator_;
   std::unique_ptr<Backend> backend_;
+  StagedCommunicator communicator_;
   std::unique_ptr<Checkpoint> checkpoint_;
   const model::ModelConfig config_;
   const model::LayerPlan plan_;
@@ -97,6 +125,7 @@ class Decoder final : public StepModel {
   CachePool cache_;
   EngramLookup engram_;
   StepArrays arrays_;
+  StepArrays decoder_arrays_;  // of steps with rows that skip the decoder: those that do not
   BlockRunner runner_;
   IndexScratch index_;
   EngramScratch engram_scratch_;
@@ -107,10 +136,19 @@ class Decoder final : public StepModel {
   uint16_t* injected_ = nullptr;      // BF16 [rows][D]
   int32_t* logit_rows_ = nullptr;     // [rows]
   uint16_t* logit_hidden_ = nullptr;  // BF16 [slice][D]
-  float* slice_logits_ = nullptr;     // FP32 [slice][vocab]
+  float* part_logits_ = nullptr;      // FP32 [slice][vocab of the rank]
+  float* slice_logits_ = nullptr;     // FP32 [slice][vocab]; the same with one rank
+  int32_t* kept_rows_ = nullptr;      // [rows + slice]: rows that enter the decoder; 0, 1, 2, ...
+  uint16_t* kept_h_ = nullptr;        // BF16 [slice][S][D]
+  uint16_t* kept_pre_ = nullptr;      // FP32 [slice][S], moved as pairs of 16 bits
   std::unique_ptr<Drafter> drafter_;
+  int32_t decoder_window_ = 0;
 
-  StepRows step_;
+  StepRows all_rows_;           // of the step
+  StepRows decoder_rows_;       // those of them that run the decoder's layers
+  StepRows step_;               // the rows of the layer being run: one of the two
+  bool skips_decoder_ = false;  // some rows of this step do
+  bool has_entries_ = false;    // of the layer being run, already
   bool has_injected_ = false;
   std::vector<int32_t> wanted_rows_;
   int32_t longest_ = 0;  // positions of the longest sequence of the step, rounded up

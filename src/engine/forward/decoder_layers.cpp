@@ -1,5 +1,7 @@
 // The layers of a step: what Decoder::forward() runs.
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "engine/forward/decoder.h"
 
@@ -24,7 +26,7 @@ void Decoder::observe(const std::string& name, ObservedType type, int64_t cols, 
   observer_->tensor({.name = name, .type = type, .rows = step_.rows, .cols = cols, .data = data});
 }
 
-void Decoder::forward() {
+void Decoder::compute_angles() {
   const auto angles = [&](const float* freq, int32_t back, float* out) {
     backend_->rope_angles({.step = step_,
                            .back = back,
@@ -35,15 +37,55 @@ void Decoder::forward() {
   angles(plain_freq_, 0, angles_.plain);
   angles(compressed_freq_, 0, angles_.compressed);
   angles(compressed_freq_, 1, angles_.pair);
+}
+
+void Decoder::forward() {
+  step_ = all_rows_;
+  has_entries_ = false;
+  compute_angles();
   runner_.embed(step_, weights_.embed, has_injected_ ? injected_ : nullptr,
                 has_injected_ ? arrays_.override_rows() : nullptr);
-  for (const LayerWeights& layer : weights_.layers) run_layer(layer);
+  for (const LayerWeights& layer : weights_.layers) {
+    if (skips_decoder_ && layer.role.layer == plan_.first_decoder_layer) enter_decoder(layer);
+    if (step_.rows == 0) return;  // no row goes on
+    run_layer(layer);
+  }
   runner_.final_hidden(step_, weights_.norm, nullptr, runner_.scratch().x);
   if (drafter_ != nullptr) drafter_->follow(step_, aux_, angles_.plain);
   if (observer_ != nullptr) {
     observe("final_hidden", ObservedType::kBf16, config_.hidden_size, runner_.scratch().x);
     observe("drafter_aux", ObservedType::kBf16, config_.main_proj_input(), aux_);
   }
+}
+
+// The first decoder layer makes entries of all rows from its input; from then on the step has fewer rows.
+void Decoder::enter_decoder(const LayerWeights& layer) {
+  runner_.attention_input(step_, layer.block);
+  compress(layer);
+  has_entries_ = decoder_rows_.rows > 0;
+  const bool fewer = decoder_rows_.rows < step_.rows;
+  if (fewer) keep_decoder_rows();
+  step_ = decoder_rows_;
+  if (fewer && step_.rows > 0) compute_angles();
+}
+
+// Moves what passes between layers, the streams and their mix, to the front. Rows only move down and in
+// order, so a slice at a time never overwrites what is still to be moved.
+void Decoder::keep_decoder_rows() {
+  const BlockScratch& scratch = runner_.scratch();
+  const int32_t slice = narrow(std::min<int64_t>(kKeptSlice, decoder_rows_.rows));
+  const int32_t* in_order = kept_rows_ + all_rows_.rows;
+  const auto move = [&](uint16_t* x, int64_t cols, uint16_t* by) {
+    for (int32_t begin = 0; begin < decoder_rows_.rows; begin += slice) {
+      const int32_t rows = std::min(slice, decoder_rows_.rows - begin);
+      backend_->gather_rows(
+          {.rows = rows, .cols = narrow(cols), .in = x, .row = kept_rows_ + begin, .out = by});
+      backend_->gather_rows(
+          {.rows = rows, .cols = narrow(cols), .in = by, .row = in_order, .out = x + begin * cols});
+    }
+  };
+  move(scratch.h, config_.stream_width(), kept_h_);
+  move(reinterpret_cast<uint16_t*>(scratch.expert_mix.pre), 2 * config_.hc_mult, kept_pre_);
 }
 
 void Decoder::run_layer(const LayerWeights& layer) {
@@ -97,8 +139,16 @@ void Decoder::inject_engram(const LayerWeights& layer) {
   backend_->linear({.rows = step_.rows,
                     .x_q = engram_scratch_.x_q,
                     .weight = &layer.engram.wkv,
-                    .y = engram_scratch_.kv,
-                    .y_stride = config_.engram_output()});
+                    .y = engram_scratch_.part,
+                    .y_stride = split_.engram_output});
+  if (split_.ranks > 1) {
+    communicator_.gather_columns({.part = engram_scratch_.part,
+                                  .rows = step_.rows,
+                                  .part_cols = narrow(split_.engram_output),
+                                  .all_cols = narrow(config_.engram_output()),
+                                  .element_bytes = sizeof(uint16_t),
+                                  .all = engram_scratch_.kv});
+  }
   backend_->engram_inject({.step = step_,
                            .streams = narrow(config_.hc_mult),
                            .hidden = narrow(config_.hidden_size),
@@ -129,7 +179,7 @@ void Decoder::attend(const LayerWeights& layer) {
                           .cos_sin = angles,
                           .kv = scratch.kv,
                           .cache = window});
-  if (layer.role.owns_kv()) compress(layer);
+  if (layer.role.owns_kv() && !std::exchange(has_entries_, false)) compress(layer);
   if (layer.role.runs_indexer()) select(layer);
   AttentionView view{.cos_sin = angles, .window = window};
   if (layer.role.kv_source >= 0) {

@@ -1,6 +1,9 @@
 #include "engine/forward/drafter.h"
 
+#include <algorithm>
+
 #include "common/error.h"
+#include "engine/collective/together.h"
 #include "engine/forward/scratch.h"
 
 namespace spark::engine {
@@ -9,7 +12,9 @@ Drafter::Drafter(Backend& backend, Communicator& communicator, const model::Mode
                  const model::RankSplit& split, WeightLoader& loader, const DecoderWeights& decoder,
                  CachePool& cache, const float* plain_freq, const CacheLimits& limits)
     : backend_(backend),
+      communicator_(communicator),
       config_(config),
+      split_(split),
       decoder_(decoder),
       cache_(cache),
       weights_(load_drafter_weights(loader, config)),
@@ -24,11 +29,14 @@ Drafter::Drafter(Backend& backend, Communicator& communicator, const model::Mode
   records_ =
       allocate_array<uint8_t>(backend, drafts * window_record_bytes(static_cast<int32_t>(config.head_dim)));
   collapsed_ = allocate_array<uint16_t>(backend, drafts * config.hidden_size);
-  base_ = allocate_array<float>(backend, drafts * config.vocab_size);
+  const bool solo = split.ranks == 1;
+  base_part_ = allocate_array<float>(backend, drafts * split.vocabulary);
+  base_ = solo ? base_part_ : allocate_array<float>(backend, drafts * config.vocab_size);
   tokens_ = allocate_array<int32_t>(backend, drafts);
   confidence_ = allocate_array<float>(backend, drafts);
   aux_q_ = allocate_quantised(backend, rows, config.main_proj_input());
-  main_raw_ = allocate_array<uint16_t>(backend, rows * config.hidden_size);
+  main_part_ = allocate_array<uint16_t>(backend, rows * split.main_output);
+  main_raw_ = solo ? main_part_ : allocate_array<uint16_t>(backend, rows * config.hidden_size);
   main_x_ = allocate_array<uint16_t>(backend, rows * config.hidden_size);
   main_q_ = allocate_quantised(backend, rows, config.hidden_size);
   kv_raw_ = allocate_array<uint16_t>(backend, rows * config.head_dim);
@@ -40,8 +48,19 @@ void Drafter::follow(const StepRows& step, const uint16_t* aux, const float* cos
   const int32_t width = static_cast<int32_t>(config_.head_dim);
   backend_.quantise(
       {.rows = step.rows, .cols = static_cast<int32_t>(config_.main_proj_input()), .x = aux, .out = aux_q_});
-  backend_.linear(
-      {.rows = step.rows, .x_q = aux_q_, .weight = &weights_.main_proj, .y = main_raw_, .y_stride = hidden});
+  backend_.linear({.rows = step.rows,
+                   .x_q = aux_q_,
+                   .weight = &weights_.main_proj,
+                   .y = main_part_,
+                   .y_stride = split_.main_output});
+  if (split_.ranks > 1) {
+    communicator_.gather_columns({.part = main_part_,
+                                  .rows = step.rows,
+                                  .part_cols = narrow(split_.main_output),
+                                  .all_cols = hidden,
+                                  .element_bytes = sizeof(uint16_t),
+                                  .all = main_raw_});
+  }
   backend_.rms_norm({.rows = step.rows,
                      .cols = hidden,
                      .eps = runner_.norm_eps(),
@@ -85,15 +104,30 @@ Drafts Drafter::draft(std::span<const DraftRequest> requests) {
   }
   host_tokens_.assign(static_cast<size_t>(arrays_.size()), 0);
   host_confidence_.assign(static_cast<size_t>(arrays_.size()), 0.0F);
+  proposals_.clear();
   if (arrays_.size() > 0) {
     cache_.upload_tables();
     const StepRows step = arrays_.upload();
-    const uint64_t key = (uint64_t{1} << 63) | static_cast<uint64_t>(step.rows);
-    backend_.run_recorded(key, [&] { forward(step); });
+    const bool drawn = std::any_of(requests.begin(), requests.end(),
+                                   [](const DraftRequest& each) { return each.filter.temperature > 0; });
+    const uint64_t key = (uint64_t{1} << 63) | (drawn ? uint64_t{1} << 62 : 0) |
+                         (logits_wanted_ ? uint64_t{1} << 61 : 0) | static_cast<uint64_t>(step.rows);
+    const auto work = [&] {
+      forward(step);
+      if (!drawn) head(step, -1, logits_wanted_ ? logits_ : nullptr);
+    };
+    together(communicator_, [&] {
+      if (communicator_.recordable()) {
+        backend_.run_recorded(key, work);
+      } else {
+        work();
+      }
+    });
+    if (drawn) draw(step, requests);
     backend_.download(host_tokens_.data(), tokens_, host_tokens_.size() * sizeof(int32_t));
     backend_.download(host_confidence_.data(), confidence_, host_confidence_.size() * sizeof(float));
   }
-  return {.tokens = host_tokens_, .confidence = host_confidence_};
+  return {.tokens = host_tokens_, .confidence = host_confidence_, .proposals = proposals_};
 }
 
 void Drafter::forward(const StepRows& step) {
@@ -127,13 +161,25 @@ void Drafter::forward(const StepRows& step) {
   backend_.linear({.rows = step.rows,
                    .x = scratch.x,
                    .weight = &decoder_.head,
-                   .y_f32 = base_,
-                   .y_stride = config_.vocab_size});
+                   .y_f32 = base_part_,
+                   .y_stride = split_.vocabulary});
+  if (split_.ranks > 1) {
+    communicator_.gather_columns({.part = base_part_,
+                                  .rows = step.rows,
+                                  .part_cols = narrow(split_.vocabulary),
+                                  .all_cols = narrow(config_.vocab_size),
+                                  .element_bytes = sizeof(float),
+                                  .all = base_});
+  }
+}
+
+void Drafter::head(const StepRows& step, int32_t place, float* logits) {
   backend_.draft({.step = step,
                   .vocab = static_cast<int32_t>(config_.vocab_size),
                   .hidden = static_cast<int32_t>(config_.hidden_size),
                   .rank = static_cast<int32_t>(config_.dspark_markov_rank),
                   .block_rows = block_size(),
+                  .place = place,
                   .x = collapsed_,
                   .base = base_,
                   .embed = &weights_.markov_embed,
@@ -141,12 +187,42 @@ void Drafter::forward(const StepRows& step) {
                   .confidence_proj = &weights_.confidence_proj,
                   .draft = tokens_,
                   .confidence = confidence_,
-                  .logits = logits_});
+                  .logits = logits});
+}
+
+// Place by place: the next draft's logits depend on the token drawn.
+void Drafter::draw(const StepRows& step, std::span<const DraftRequest> requests) {
+  SPARK_CHECK(block_size() <= kMaxDrafts);
+  allocate_logits();
+  const size_t vocab = static_cast<size_t>(config_.vocab_size);
+  row_logits_.resize(vocab);
+  size_t drawing = 0;
+  for (const DraftRequest& request : requests) drawing += request.filter.temperature > 0 ? 1 : 0;
+  const size_t block = static_cast<size_t>(block_size());
+  proposals_.resize(drawing * block);
+  for (size_t place = 0; place < block; ++place) {
+    head(step, static_cast<int32_t>(place), logits_);
+    size_t proposal = place;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      if (!(requests[i].filter.temperature > 0)) continue;
+      const size_t row = i * block + place;
+      backend_.download(row_logits_.data(), logits_ + row * vocab, vocab * sizeof(float));
+      proposals_[proposal].assign(row_logits_, requests[i].filter);
+      const int32_t token = proposals_[proposal].draw(requests[i].uniforms[place]);
+      backend_.upload(tokens_ + row, &token, sizeof(token));
+      proposal += block;
+    }
+  }
+}
+
+void Drafter::allocate_logits() {
+  const int64_t drafts = cache_.shape().limits.max_sequences * config_.dspark_block_size;
+  if (logits_ == nullptr) logits_ = allocate_array<float>(backend_, drafts * config_.vocab_size);
 }
 
 void Drafter::keep_logits() {
-  const int64_t drafts = cache_.shape().limits.max_sequences * config_.dspark_block_size;
-  if (logits_ == nullptr) logits_ = allocate_array<float>(backend_, drafts * config_.vocab_size);
+  allocate_logits();
+  logits_wanted_ = true;
 }
 
 std::vector<float> Drafter::download(const float* from) const {

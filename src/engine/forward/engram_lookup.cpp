@@ -8,7 +8,8 @@
 namespace spark::engine {
 
 EngramLookup::EngramLookup(Backend& backend, const Checkpoint& checkpoint, const model::ModelConfig& config,
-                           std::vector<int32_t> classes, int32_t max_sequences, int32_t max_rows)
+                           std::vector<int32_t> classes, int32_t max_sequences, int32_t max_rows,
+                           const TableReaderOptions& options)
     : backend_(backend),
       hash_(config, config.engram_layer_ids.empty()
                         ? 0
@@ -18,10 +19,12 @@ EngramLookup::EngramLookup(Backend& backend, const Checkpoint& checkpoint, const
   for (const int64_t layer : config.engram_layer_ids) {
     const std::string name = "layers." + std::to_string(layer) + ".engram.embed";
     const int64_t width = config.engram_width();
-    tables_.push_back({.code_rows = checkpoint.rows(name + ".weight"),
-                       .scale_rows = checkpoint.rows(name + ".scale"),
+    std::vector<RowReader> parts = {checkpoint.rows(name + ".weight"), checkpoint.rows(name + ".scale")};
+    tables_.push_back({.reader = std::make_unique<TableReader>(std::move(parts), options),
                        .codes = allocate_array<uint8_t>(backend, max_rows * width, "Engram rows"),
-                       .scales = allocate_array<uint8_t>(backend, max_rows * width / 32, "Engram rows")});
+                       .scales = allocate_array<uint8_t>(backend, max_rows * width / 32, "Engram rows"),
+                       .staged_codes = {},
+                       .staged_scales = {}});
   }
 }
 
@@ -45,21 +48,56 @@ void EngramLookup::row_ids(int64_t table, const EngramRow& row, std::span<int64_
   hash_.row_ids(table, {history.data(), static_cast<size_t>(row.position) + 1}, ids);
 }
 
-void EngramLookup::fetch(std::span<const EngramRow> rows) {
+int32_t EngramLookup::lead() const {
+  return tables_.empty() ? 0 : static_cast<int32_t>(hash_.look_back()) - 1;
+}
+
+void EngramLookup::prefetch(std::span<const int32_t> tokens, int32_t position) {
+  const size_t first = position == 0 ? 0 : static_cast<size_t>(lead());
+  if (tables_.empty() || tokens.size() <= first) return;
+  const size_t columns = static_cast<size_t>(hash_.columns());
+  std::vector<int32_t> history;
+  for (const int32_t token : tokens) history.push_back(classes_[static_cast<size_t>(token)]);
+  std::vector<int64_t> ids((tokens.size() - first) * columns);
+  for (size_t table = 0; table < tables_.size(); ++table) {
+    for (size_t t = first; t < tokens.size(); ++t) {
+      hash_.row_ids(static_cast<int64_t>(table), {history.data(), t + 1},
+                    {ids.data() + (t - first) * columns, columns});
+    }
+    tables_[table].reader->prefetch(ids);
+  }
+}
+
+void EngramLookup::begin_fetch(std::span<const EngramRow> rows) {
   const size_t columns = static_cast<size_t>(hash_.columns());
   ids_.resize(rows.size() * columns);
-  for (size_t table = 0; table < tables_.size(); ++table) {
-    for (size_t i = 0; i < rows.size(); ++i) {
-      row_ids(static_cast<int64_t>(table), rows[i], {ids_.data() + i * columns, columns});
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    Table& table = tables_[i];
+    for (size_t t = 0; t < rows.size(); ++t) {
+      row_ids(static_cast<int64_t>(i), rows[t], {ids_.data() + t * columns, columns});
     }
-    const auto read = [&](const RowReader& reader, uint8_t* to) {
-      staging_.resize(ids_.size() * reader.row_bytes());
-      reader.read_rows(ids_, staging_);
-      backend_.upload(to, staging_.data(), staging_.size());
-    };
-    read(tables_[table].code_rows, tables_[table].codes);
-    read(tables_[table].scale_rows, tables_[table].scales);
+    table.staged_codes.resize(ids_.size() * table.reader->row_bytes(0));
+    table.staged_scales.resize(ids_.size() * table.reader->row_bytes(1));
+    table.reader->begin(ids_, std::vector<std::span<uint8_t>>{table.staged_codes, table.staged_scales});
   }
+}
+
+void EngramLookup::finish_fetch() {
+  for (Table& table : tables_) {
+    table.reader->finish();
+    backend_.upload(table.codes, table.staged_codes.data(), table.staged_codes.size());
+    backend_.upload(table.scales, table.staged_scales.data(), table.staged_scales.size());
+  }
+}
+
+void EngramLookup::wait_for_prefetches() const {
+  for (const Table& table : tables_) table.reader->wait_for_prefetches();
+}
+
+TableCounters EngramLookup::counters() const {
+  TableCounters sum;
+  for (const Table& table : tables_) sum += table.reader->counters();
+  return sum;
 }
 
 }  // namespace spark::engine

@@ -84,11 +84,23 @@ std::unique_ptr<Decoder> load_model(const LoadOptions& options) {
 }
 
 std::unique_ptr<Decoder> load_model(const LoadOptions& options, std::unique_ptr<Backend> backend) {
+  const auto phase = [&](const char* name) {
+    if (options.observer != nullptr) options.observer->on_phase(name);
+  };
+  phase("reading the checkpoint's headers");
   const std::string path = options.folder + "/config.json";
   const model::ModelConfig config = model::read_model_config(parse_json(read_file(path), path), path);
   check_limits(options.limits, config);
-  return std::make_unique<Decoder>(std::move(backend), std::make_unique<Checkpoint>(options.folder), config,
-                                   token_classes(config, options.folder), options.limits);
+  auto checkpoint = std::make_unique<Checkpoint>(options.folder);
+  phase("mapping tokens to Engram classes");
+  std::vector<int32_t> classes = token_classes(config, options.folder);
+  phase("loading weights, making room for caches");
+  static SoloCommunicator solo;
+  auto model = std::make_unique<Decoder>(
+      std::move(backend), std::move(checkpoint), config, std::move(classes), options.limits,
+      options.communicator == nullptr ? solo : *options.communicator, options.engram);
+  if (options.exact_prefill) model->use_exact_prefill();
+  return model;
 }
 
 }  // namespace spark::engine

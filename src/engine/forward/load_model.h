@@ -11,6 +11,7 @@
 
 #include "engine/cache/cache_pool.h"
 #include "engine/forward/decoder.h"
+#include "engine/forward/load_observer.h"
 #include "engine/kernels/backend.h"
 
 namespace spark::engine {
@@ -20,6 +21,11 @@ struct LoadOptions {
   std::string backend = "cpu";  // one of backend_names()
   int threads = 0;              // of the cpu backend; 0: one per core
   CacheLimits limits;
+  TableReaderOptions engram = {};
+  LoadObserver* observer = nullptr;
+  bool exact_prefill = false;  // all layers for all rows of a prompt
+  Communicator* communicator =
+      nullptr;  // of the group that this is a rank of; outlives the model. Null: alone
 };
 
 // The backends of this build.

@@ -62,10 +62,14 @@ IndexScratch allocate_index_scratch(Backend& backend, const model::ModelConfig& 
           .candidate_blocks = allocate_array<int32_t>(backend, rows * config.candidate_topk_blocks)};
 }
 
-EngramScratch allocate_engram_scratch(Backend& backend, const model::ModelConfig& config, int64_t rows) {
-  return {.x = allocate_array<uint16_t>(backend, rows * config.engram_width()),
-          .x_q = allocate_quantised(backend, rows, config.engram_width()),
-          .kv = allocate_array<uint16_t>(backend, rows * config.engram_output())};
+EngramScratch allocate_engram_scratch(Backend& backend, const model::ModelConfig& config,
+                                      const model::RankSplit& split, int64_t rows) {
+  EngramScratch scratch{.x = allocate_array<uint16_t>(backend, rows * config.engram_width()),
+                        .x_q = allocate_quantised(backend, rows, config.engram_width()),
+                        .part = allocate_array<uint16_t>(backend, rows * split.engram_output)};
+  scratch.kv =
+      split.ranks == 1 ? scratch.part : allocate_array<uint16_t>(backend, rows * config.engram_output());
+  return scratch;
 }
 
 }  // namespace spark::engine

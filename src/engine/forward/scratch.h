@@ -61,7 +61,8 @@ struct IndexScratch {
 struct EngramScratch {
   uint16_t* x = nullptr;  // BF16 [rows][columns * head width]
   QuantisedRows x_q;
-  uint16_t* kv = nullptr;  // BF16 [rows][(S + 1) D]
+  uint16_t* part = nullptr;  // BF16 [rows][outputs of the rank]
+  uint16_t* kv = nullptr;    // BF16 [rows][(S + 1) D]; `part` with one rank
 };
 
 // cos and sin at the rows' positions, [rows][pairs][2].
@@ -74,7 +75,8 @@ struct AngleBuffers {
 BlockScratch allocate_block_scratch(Backend& backend, const model::ModelConfig& config,
                                     const model::RankSplit& split, int64_t rows);
 IndexScratch allocate_index_scratch(Backend& backend, const model::ModelConfig& config, int64_t rows);
-EngramScratch allocate_engram_scratch(Backend& backend, const model::ModelConfig& config, int64_t rows);
+EngramScratch allocate_engram_scratch(Backend& backend, const model::ModelConfig& config,
+                                      const model::RankSplit& split, int64_t rows);
 
 // Counts elements, not bytes.
 template <typename T>

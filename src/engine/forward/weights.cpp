@@ -4,11 +4,18 @@
 
 namespace spark::engine {
 
-Weight WeightLoader::host_matrix(const std::string& name) const {
-  const TensorView view = checkpoint_.tensor(name + ".weight");
-  SPARK_CHECK(view.shape.size() == 2);
-  Weight weight{.rows = view.shape[0], .cols = view.shape[1], .data = view.bytes.data()};
-  switch (view.dtype) {
+std::span<const uint8_t> WeightLoader::keep(WeightPart part, Copies& copies) {
+  if (part.copy.empty()) return part.bytes;
+  return copies.emplace_back(std::move(part.copy));
+}
+
+Weight WeightLoader::host_matrix(const std::string& name, Copies& copies) {
+  WeightPart part = shards_.part(name + ".weight");
+  SPARK_CHECK(part.shape.size() == 2);
+  Weight weight{.rows = part.shape[0], .cols = part.shape[1]};
+  const model::Dtype dtype = part.dtype;
+  weight.data = keep(std::move(part), copies).data();
+  switch (dtype) {
     case model::Dtype::kBf16:
       weight.format = WeightFormat::kBf16;
       return weight;
@@ -20,24 +27,40 @@ Weight WeightLoader::host_matrix(const std::string& name) const {
       weight.cols *= 2;
       break;
     default:
-      throw Error("has dtype " + std::string(model::dtype_name(view.dtype)) + ", which no weight uses",
+      throw Error("has dtype " + std::string(model::dtype_name(dtype)) + ", which no weight uses",
                   name + ".weight");
   }
-  weight.scales = checkpoint_.tensor(name + ".scale").bytes.data();
+  weight.scales = keep(shards_.part(name + ".scale"), copies).data();
   return weight;
 }
 
+Weight WeightLoader::place(const Weight& host, Copies copies) {
+  Weight placed = backend_.place(host);
+  if (copies.empty()) return placed;
+  if (backend_.keeps_host(host.format)) {
+    for (auto& copy : copies) kept_.push_back(std::move(copy));
+  } else {
+    if (placed.data == host.data) placed.data = nullptr;
+    if (placed.scales == host.scales) placed.scales = nullptr;
+  }
+  return placed;
+}
+
 Weight WeightLoader::matrix(const std::string& name) {
-  return backend_.place(host_matrix(name));
+  Copies copies;
+  const Weight host = host_matrix(name, copies);
+  return place(host, std::move(copies));
 }
 
 Weight WeightLoader::joined(const std::string& first, const std::string& second) {
-  const Weight a = host_matrix(first);
-  const Weight b = host_matrix(second);
+  Copies parts;
+  const Weight a = host_matrix(first, parts);
+  const Weight b = host_matrix(second, parts);
   SPARK_CHECK(a.format == WeightFormat::kFp8 && b.format == WeightFormat::kFp8 && a.cols == b.cols);
   SPARK_CHECK(a.rows % 32 == 0 && b.rows % 32 == 0);
-  const auto join = [&](const void* x, const void* y, int64_t x_bytes, int64_t y_bytes) {
-    std::vector<uint8_t>& all = joined_.emplace_back();
+  Copies copies(2);
+  const auto join = [](const void* x, const void* y, int64_t x_bytes, int64_t y_bytes,
+                       std::vector<uint8_t>& all) {
     const auto* from_x = static_cast<const uint8_t*>(x);
     const auto* from_y = static_cast<const uint8_t*>(y);
     all.reserve(static_cast<size_t>(x_bytes + y_bytes));
@@ -46,27 +69,28 @@ Weight WeightLoader::joined(const std::string& first, const std::string& second)
     return all.data();
   };
   const int64_t tiles = (a.cols + 31) / 32;
-  return backend_.place({.format = WeightFormat::kFp8,
-                         .rows = a.rows + b.rows,
-                         .cols = a.cols,
-                         .data = join(a.data, b.data, a.rows * a.cols, b.rows * b.cols),
-                         .scales = join(a.scales, b.scales, a.rows / 32 * tiles, b.rows / 32 * tiles)});
+  const Weight host{.format = WeightFormat::kFp8,
+                    .rows = a.rows + b.rows,
+                    .cols = a.cols,
+                    .data = join(a.data, b.data, a.rows * a.cols, b.rows * b.cols, copies[0]),
+                    .scales = join(a.scales, b.scales, a.rows / 32 * tiles, b.rows / 32 * tiles, copies[1])};
+  return place(host, std::move(copies));
 }
 
 Weight WeightLoader::plain(const std::string& name) {
-  const TensorView view = checkpoint_.tensor(name);
-  SPARK_CHECK(view.shape.size() == 2 && view.dtype == model::Dtype::kF32);
-  return backend_.place({.format = WeightFormat::kF32,
-                         .rows = view.shape[0],
-                         .cols = view.shape[1],
-                         .data = view.bytes.data()});
+  WeightPart part = shards_.part(name);
+  SPARK_CHECK(part.shape.size() == 2 && part.dtype == model::Dtype::kF32);
+  Weight host{.format = WeightFormat::kF32, .rows = part.shape[0], .cols = part.shape[1]};
+  Copies copies;
+  host.data = keep(std::move(part), copies).data();
+  return place(host, std::move(copies));
 }
 
 const void* WeightLoader::copy_of(const std::string& name, model::Dtype dtype) {
-  const TensorView view = checkpoint_.tensor(name);
-  SPARK_CHECK(view.dtype == dtype);
-  void* copy = backend_.allocate(view.bytes.size(), "weights");
-  backend_.upload(copy, view.bytes.data(), view.bytes.size());
+  const WeightPart part = shards_.part(name);
+  SPARK_CHECK(part.dtype == dtype);
+  void* copy = backend_.allocate(part.bytes.size(), "weights");
+  backend_.upload(copy, part.bytes.data(), part.bytes.size());
   return copy;
 }
 
@@ -78,21 +102,32 @@ const uint16_t* WeightLoader::bf16(const std::string& name) {
   return static_cast<const uint16_t*>(copy_of(name, model::Dtype::kBf16));
 }
 
-ExpertWeights WeightLoader::host_expert(const std::string& prefix) const {
-  return {.w1 = host_matrix(prefix + ".w1"),
-          .w3 = host_matrix(prefix + ".w3"),
-          .w2 = host_matrix(prefix + ".w2")};
+ExpertWeights WeightLoader::host_expert(const std::string& prefix, Copies& copies) {
+  return {.w1 = host_matrix(prefix + ".w1", copies),
+          .w3 = host_matrix(prefix + ".w3", copies),
+          .w2 = host_matrix(prefix + ".w2", copies)};
 }
 
 ExpertWeights WeightLoader::expert(const std::string& prefix) {
-  const ExpertWeights host = host_expert(prefix);
-  return {.w1 = backend_.place(host.w1), .w3 = backend_.place(host.w3), .w2 = backend_.place(host.w2)};
+  return {.w1 = matrix(prefix + ".w1"), .w3 = matrix(prefix + ".w3"), .w2 = matrix(prefix + ".w2")};
 }
 
 ExpertBank WeightLoader::bank(const std::string& prefix, int32_t experts) {
+  Copies copies;
   std::vector<ExpertWeights> host;
-  for (int32_t e = 0; e < experts; ++e) host.push_back(host_expert(prefix + "." + std::to_string(e)));
-  return backend_.place_experts(host);
+  for (int32_t e = 0; e < experts; ++e) {
+    host.push_back(host_expert(prefix + "." + std::to_string(e), copies));
+  }
+  ExpertBank bank = backend_.place_experts(host);
+  if (copies.empty()) return bank;
+  if (backend_.keeps_host(WeightFormat::kFp4)) {
+    for (auto& copy : copies) kept_.push_back(std::move(copy));
+    return bank;
+  }
+  for (ExpertWeights& expert : bank.experts) {
+    for (Weight* weight : {&expert.w1, &expert.w3, &expert.w2}) weight->data = weight->scales = nullptr;
+  }
+  return bank;
 }
 
 namespace {

@@ -1,7 +1,7 @@
 // The weights of a checkpoint, placed in a backend's memory and grouped by the sublayer that uses them.
 // Shapes are those of the catalogue (model/tensors.h); widths that tensor parallelism cuts are this rank's.
 //
-//   WeightLoader loader(backend, checkpoint);
+//   WeightLoader loader(backend, WeightShards(checkpoint, catalogue, split, rank));
 //   const BlockWeights block = load_block(loader, "layers.3", {.experts = 384, .top_k = 6});
 #pragma once
 
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/checkpoint/checkpoint.h"
+#include "engine/forward/weight_shard.h"
 #include "engine/kernels/backend.h"
 #include "model/config.h"
 #include "model/layer_plan.h"
@@ -83,8 +83,8 @@ struct LayerWeights {
 };
 
 struct DecoderWeights {
-  Weight embed;                    // BF16 [vocab, D]
-  Weight head;                     // BF16 [vocab, D]
+  Weight embed;                    // BF16 [vocab of the rank, D]
+  Weight head;                     // the same
   const uint16_t* norm = nullptr;  // BF16 [D]
   std::vector<LayerWeights> layers;
 };
@@ -100,11 +100,12 @@ struct DrafterWeights {
   Weight confidence_proj;  // BF16 [1, D + rank]
 };
 
-// Hands tensors of a checkpoint to a backend. Must live as long as the weights: it owns what it joined.
-// Throws Error for a tensor that is missing; shapes and dtypes were checked against the catalogue before.
+// Hands a rank's part of a checkpoint to a backend. Must live as long as the weights: it owns what it put
+// together. Throws Error for a tensor that is missing; shapes and dtypes were checked against the catalogue
+// before.
 class WeightLoader {
  public:
-  WeightLoader(Backend& backend, const Checkpoint& checkpoint) : backend_(backend), checkpoint_(checkpoint) {}
+  WeightLoader(Backend& backend, WeightShards shards) : backend_(backend), shards_(std::move(shards)) {}
   WeightLoader(const WeightLoader&) = delete;
   WeightLoader& operator=(const WeightLoader&) = delete;
 
@@ -116,19 +117,27 @@ class WeightLoader {
   Weight plain(const std::string& name);
   const float* f32(const std::string& name);
   const uint16_t* bf16(const std::string& name);
-  bool contains(const std::string& name) const { return checkpoint_.contains(name); }
+  bool contains(const std::string& name) const { return shards_.contains(name); }
 
-  ExpertWeights host_expert(const std::string& prefix) const;
   ExpertWeights expert(const std::string& prefix);
   ExpertBank bank(const std::string& prefix, int32_t experts);
 
+  // Bytes of the tensors loaded so far, padding included, each tensor once.
+  int64_t loaded_bytes() const { return shards_.loaded_bytes(); }
+
  private:
-  Weight host_matrix(const std::string& name) const;
+  using Copies = std::vector<std::vector<uint8_t>>;
+  // The part as it lies in host memory; what had to be copied for it goes to `copies`.
+  Weight host_matrix(const std::string& name, Copies& copies);
+  ExpertWeights host_expert(const std::string& prefix, Copies& copies);
+  std::span<const uint8_t> keep(WeightPart part, Copies& copies);
+  // Places it, then drops the copies when the backend has its own.
+  Weight place(const Weight& host, Copies copies);
   const void* copy_of(const std::string& name, model::Dtype dtype);
 
   Backend& backend_;
-  const Checkpoint& checkpoint_;
-  std::deque<std::vector<uint8_t>> joined_;
+  WeightShards shards_;
+  std::deque<std::vector<uint8_t>> kept_;
 };
 
 struct ExpertShape {

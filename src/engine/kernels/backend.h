@@ -37,6 +37,10 @@ class Backend {
   // checkpoint stays mapped for the life of the model, so a CPU backend may keep pointing at it.
   virtual Weight place(const Weight& host) = 0;
   virtual ExpertBank place_experts(std::span<const ExpertWeights> host) = 0;
+  // Whether weights of the format, once placed, still point into the host memory they came from.
+  virtual bool keeps_host(WeightFormat) const { return true; }
+  // Whether the host can read and write the backend's memory.
+  virtual bool host_memory() const { return true; }
 
   // Runs `body`, the operations of one step, which depend on nothing but `key` and the contents of buffers. A
   // device with graphs records them on the first call with a key and replays them later.

@@ -14,6 +14,7 @@
 
 #include "engine/forward/step_model.h"
 #include "engine/schedule/request.h"
+#include "engine/schedule/speculation_options.h"
 #include "text/tokenizer.h"
 
 namespace spark::engine {
@@ -21,9 +22,10 @@ namespace spark::engine {
 struct EngineOptions {
   int32_t eos_token = 1;
   // 0 in the next three: as much as the model allows.
-  int32_t max_sequences = 0;           // running at once
-  int32_t max_step_rows = 0;           // rows of one step
-  int32_t max_context = 0;             // tokens of a sequence, prompt and answer
+  int32_t max_sequences = 0;  // running at once
+  int32_t max_step_rows = 0;  // rows of one step
+  int32_t max_context = 0;    // tokens of a sequence, prompt and answer
+  SpeculationOptions speculation = {};
   size_t max_waiting = 256;            // choices that wait; more are refused
   EngineObserver* observer = nullptr;  // outlives the engine
 };
@@ -52,6 +54,8 @@ class Engine {
   uint64_t submit(GenerationRequest request, OutputSink sink);
   void abort(uint64_t request);
   void abort_all();
+  // The model cannot go on: everything running and waiting ends with this error, and nothing is taken any more.
+  void fail(const std::string& why);
   EngineLoad load() const;
 
  private:

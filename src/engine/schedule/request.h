@@ -42,13 +42,21 @@ struct TokenOutput {
   std::optional<TokenLogprobs> logprobs;
 };
 
+// What became of the drafts of one step.
+struct DraftOutcome {
+  int32_t verified = 0;  // rows of the step that were drafts
+  int32_t judged = 0;    // of these, up to the first that was rejected or the end of the answer
+  int32_t accepted = 0;  // tokens of the answer that were drafted
+};
+
 // What one step added to one choice. Text that may be the beginning of a stop string or of a character is
 // held back, so `text` need not be the text of `tokens`; over the whole answer they agree.
 struct Output {
   int32_t choice = 0;
   std::vector<TokenOutput> tokens;
   std::string text;
-  std::optional<Finish> finish;  // set on the last output of the choice
+  std::optional<DraftOutcome> drafts;  // when the step verified any
+  std::optional<Finish> finish;        // set on the last output of the choice
 };
 
 // Called on the engine's thread, in order, until every choice has finished. Must neither block nor throw.
@@ -60,6 +68,8 @@ struct ChoiceRecord {
   FinishReason reason = FinishReason::kStop;
   int64_t prompt_tokens = 0;
   int64_t output_tokens = 0;
+  int64_t accepted_drafts = 0;  // tokens of the answer that were drafted
+  int64_t rejected_drafts = 0;  // verified in vain
   double arrived_s = 0;
   double admitted_s = 0;
   double first_token_s = 0;
@@ -73,7 +83,10 @@ class EngineObserver {
   virtual ~EngineObserver() = default;
   virtual void on_step(int64_t prompt_rows, int64_t decode_rows) = 0;
   virtual void on_first_token(double after_arrival_s) = 0;
-  virtual void on_next_token(double after_previous_s) = 0;
+  // `tokens` came at once; the time is since the step before.
+  virtual void on_next_tokens(int64_t tokens, double after_previous_s) = 0;
+  // A sequence took its turn in an engine that drafts; verified may be 0.
+  virtual void on_drafts(const DraftOutcome&) {}
   virtual void on_finish(const ChoiceRecord& record) = 0;
 };
 

@@ -4,11 +4,8 @@
 //   int32_t token = sampler.choose(logits, params, position, banned);
 //   TokenLogprobs seen = sampler.logprobs(logits, token, 5);
 //
-// Temperature 0 takes the largest logit, the lowest token among equals. Otherwise, in this order: weights
-// exp((l - max) / temperature); those below min_p (the largest weight is 1) go; the top_k largest stay (equal
-// logits: lower tokens first); of these, in the same order, the shortest prefix whose weights reach top_p of
-// their sum stays; one is drawn by inverting the running sum over ascending tokens at uniform(seed,
-// position). All in FP64 and in a fixed order, so a row gives the same token in every batch.
+// The token is drawn from the row's TokenDistribution (numeric/token_distribution.h, which says what
+// temperature, top_k, top_p and min_p do) at uniform(seed, position): a row gives the same token in every batch.
 //
 // Log probabilities are those of the unmodified distribution: before temperature, filters and bans.
 #pragma once
@@ -16,6 +13,8 @@
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "engine/numeric/token_distribution.h"
 
 namespace spark::engine {
 
@@ -25,6 +24,10 @@ struct SamplingParams {
   int32_t top_k = 0;   // 0: all
   double min_p = 0.0;  // [0, 1]
   uint64_t seed = 0;
+
+  TokenFilter filter() const {
+    return {.temperature = temperature, .top_p = top_p, .top_k = top_k, .min_p = min_p};
+  }
 };
 
 struct TokenLogprob {
@@ -48,12 +51,7 @@ class Sampler {
   TokenLogprobs logprobs(std::span<const float> logits, int32_t chosen, int32_t top) const;
 
  private:
-  void keep_top_k(std::span<const float> logits, int32_t top_k);
-  void keep_top_p(std::span<const float> logits, double top_p);
-  int32_t draw(double uniform_value) const;
-
-  std::vector<double> weights_;  // by token; 0: out
-  std::vector<int32_t> kept_;    // tokens with a weight, ascending
+  TokenDistribution distribution_;
 };
 
 }  // namespace spark::engine

@@ -80,6 +80,10 @@ void Generation::take(size_t first_choice, Output output) {
   }
   const size_t choice = first_choice + static_cast<size_t>(output.choice);
   tokens_[choice] += static_cast<int64_t>(output.tokens.size());
+  if (output.drafts) {
+    verified_drafts_ += output.drafts->verified;
+    accepted_drafts_ += output.drafts->accepted;
+  }
   const bool finished = output.finish.has_value();
   if (!job_.delivery.stream) {
     keep(choice, output);
@@ -113,6 +117,10 @@ api::Usage Generation::usage() const {
     out.prompt_tokens += static_cast<int64_t>(request.prompt.size());
   }
   for (const int64_t count : tokens_) out.completion_tokens += count;
+  if (verified_drafts_ > 0) {
+    out.accepted_prediction_tokens = accepted_drafts_;
+    out.rejected_prediction_tokens = verified_drafts_ - accepted_drafts_;
+  }
   return out;
 }
 

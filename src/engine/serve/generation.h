@@ -71,6 +71,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::mutex mutex_;
   std::vector<uint64_t> submitted_;  // the engine's request ids
   std::vector<int64_t> tokens_;      // generated so far, by choice
+  int64_t verified_drafts_ = 0;
+  int64_t accepted_drafts_ = 0;
   size_t unfinished_;
   bool over_ = false;  // answered or failed; what still comes is dropped
 };

@@ -57,10 +57,24 @@ void ServerMetrics::on_first_token(double after_arrival_s) {
   first_token_s_.observe(after_arrival_s);
 }
 
-void ServerMetrics::on_next_token(double after_previous_s) {
+void ServerMetrics::on_next_tokens(int64_t tokens, double after_previous_s) {
   const std::lock_guard lock(mutex_);
-  ++generation_tokens_;
+  generation_tokens_ += static_cast<uint64_t>(tokens);
   inter_token_s_.observe(after_previous_s);
+}
+
+void ServerMetrics::on_drafts(const DraftOutcome& outcome) {
+  const std::lock_guard lock(mutex_);
+  ++drafts_;
+  const auto verified = static_cast<size_t>(outcome.verified);
+  if (verified_by_place_.size() < verified) {
+    verified_by_place_.resize(verified);
+    accepted_by_place_.resize(verified);
+  }
+  for (size_t place = 0; place < verified; ++place) {
+    ++verified_by_place_[place];
+    if (place < static_cast<size_t>(outcome.accepted)) ++accepted_by_place_[place];
+  }
 }
 
 void ServerMetrics::on_finish(const ChoiceRecord& record) {
@@ -78,7 +92,7 @@ void ServerMetrics::on_finish(const ChoiceRecord& record) {
   latency_s_.observe(record.finished_s - record.arrived_s);
 }
 
-std::string ServerMetrics::page(const EngineLoad& load) const {
+std::string ServerMetrics::page(const EngineLoad& load, const TableCounters& tables) const {
   namespace metric = api::metric;
   const api::MetricLabels labels = {{metric::kModelLabel, model_name_}};
   api::MetricsWriter page;
@@ -89,6 +103,14 @@ std::string ServerMetrics::page(const EngineLoad& load) const {
   const auto counter = [&](const char* name, const char* help, uint64_t value) {
     page.family(name, "counter", help);
     page.sample(name, labels, static_cast<double>(value));
+  };
+  const auto by_position = [&](const char* name, const char* help, const std::vector<uint64_t>& values) {
+    page.family(name, "counter", help);
+    for (size_t place = 0; place < values.size(); ++place) {
+      api::MetricLabels with_place = labels;
+      with_place.emplace_back(metric::kPositionLabel, std::to_string(place));
+      page.sample(name, with_place, static_cast<double>(values[place]));
+    }
   };
   const auto histogram = [&](const char* name, const char* help, const api::Histogram& values) {
     page.family(name, "histogram", help);
@@ -102,6 +124,17 @@ std::string ServerMetrics::page(const EngineLoad& load) const {
   gauge(metric::kPrefillBacklog, "Prompt tokens of running sequences not yet computed.",
         static_cast<double>(load.prefill_backlog_tokens));
 
+  counter(metric::kEngramHits, "Engram rows that were in the cache when a step asked.", tables.hits);
+  counter(metric::kEngramAwaited, "Engram rows that were just being read ahead when a step asked.",
+          tables.awaited);
+  counter(metric::kEngramMisses, "Engram rows that a step had read from disk.", tables.misses);
+  counter(metric::kEngramPrefetched, "Engram rows read ahead of their step.", tables.prefetched);
+  counter(metric::kEngramReads, "Reads of Engram table files; near rows share one.", tables.reads);
+  counter(metric::kEngramReadBytes, "Bytes read from Engram table files.", tables.bytes);
+  counter(metric::kEngramFailures, "Steps and read-aheads that failed to read Engram rows.", tables.failures);
+  page.family(metric::kEngramWait, "counter", "Seconds that steps waited for Engram rows.");
+  page.sample(metric::kEngramWait, labels, tables.wait_s);
+
   const std::lock_guard lock(mutex_);
   page.family(metric::kRequestSuccess, "counter", "Sequences that ended, by reason.");
   for (size_t i = 0; i < kReasons; ++i) {
@@ -111,6 +144,16 @@ std::string ServerMetrics::page(const EngineLoad& load) const {
   }
   counter(metric::kPromptTokens, "Prompt tokens computed.", prompt_tokens_);
   counter(metric::kGenerationTokens, "Tokens generated.", generation_tokens_);
+  uint64_t verified = 0, accepted = 0;
+  for (const uint64_t count : verified_by_place_) verified += count;
+  for (const uint64_t count : accepted_by_place_) accepted += count;
+  counter(metric::kDrafts, "Blocks of drafts: one per sequence and step, also when none of it was verified.",
+          drafts_);
+  counter(metric::kDraftTokens, "Drafts verified.", verified);
+  counter(metric::kAcceptedTokens, "Drafts accepted.", accepted);
+  by_position(metric::kDraftTokensPerPosition, "Drafts verified, by place in the block.", verified_by_place_);
+  by_position(metric::kAcceptedTokensPerPosition, "Drafts accepted, by place in the block.",
+              accepted_by_place_);
   // There is neither preemption nor a prefix cache: nothing to count is zero, and readers need no special
   // case.
   counter(metric::kPreemptions, "Sequences paused to make room.", 0);
@@ -123,7 +166,8 @@ std::string ServerMetrics::page(const EngineLoad& load) const {
   histogram(metric::kRequestGenerationTokens, "Length of answers, in tokens.", answer_lengths_);
   histogram(metric::kQueueTime, "From arrival to admission.", queue_s_);
   histogram(metric::kTimeToFirstToken, "From arrival to the first token.", first_token_s_);
-  histogram(metric::kInterTokenLatency, "Between one token of a sequence and the next.", inter_token_s_);
+  histogram(metric::kInterTokenLatency, "Between the tokens of a sequence, those of one step together.",
+            inter_token_s_);
   histogram(metric::kTimePerOutputToken, "Mean time per token after the first, per sequence.", per_token_s_);
   histogram(metric::kPrefillTime, "From admission to the first token.", prefill_s_);
   histogram(metric::kDecodeTime, "From the first token to the last.", decode_s_);

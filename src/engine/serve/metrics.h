@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "api/prometheus.h"
 #include "engine/schedule/engine.h"
@@ -21,10 +22,12 @@ class ServerMetrics : public EngineObserver {
 
   void on_step(int64_t prompt_rows, int64_t decode_rows) override;
   void on_first_token(double after_arrival_s) override;
-  void on_next_token(double after_previous_s) override;
+  void on_next_tokens(int64_t tokens, double after_previous_s) override;
+  void on_drafts(const DraftOutcome& outcome) override;
   void on_finish(const ChoiceRecord& record) override;
 
-  std::string page(const EngineLoad& load) const;
+  // `tables` are the model's reads of its Engram tables.
+  std::string page(const EngineLoad& load, const TableCounters& tables = {}) const;
 
  private:
   static constexpr size_t kReasons = 4;  // of FinishReason
@@ -33,6 +36,9 @@ class ServerMetrics : public EngineObserver {
   mutable std::mutex mutex_;
   uint64_t prompt_tokens_ = 0;
   uint64_t generation_tokens_ = 0;
+  uint64_t drafts_ = 0;
+  std::vector<uint64_t> verified_by_place_;
+  std::vector<uint64_t> accepted_by_place_;
   std::array<uint64_t, kReasons> finished_{};
   api::Histogram iteration_tokens_;
   api::Histogram prompt_lengths_;

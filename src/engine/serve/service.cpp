@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <future>
 #include <random>
 
 #include "api/json_text.h"
@@ -64,7 +65,8 @@ std::string client_of(const HttpRequest& request, const api::DeliveryFields& del
 }  // namespace
 
 Service::Service(StepModel& model, const text::Tokenizer& tokenizer, const ServiceOptions& options)
-    : tokenizer_(tokenizer),
+    : model_(model),
+      tokenizer_(tokenizer),
       options_(options),
       created_(unix_seconds()),
       random_base_(random_word()),
@@ -214,8 +216,9 @@ GenerationRequest Service::engine_request(std::vector<int32_t> prompt, const api
   const int64_t context = engine_.max_context();
   const auto length = static_cast<int64_t>(prompt.size());
   const int64_t room = context - length;
+  const int64_t most = options_.generation.max_new_tokens.value_or(context);
   const int64_t wanted =
-      sampling.max_tokens.value_or(std::max<int64_t>(1, std::min(default_max_tokens, room)));
+      std::min(most, sampling.max_tokens.value_or(std::max<int64_t>(1, std::min(default_max_tokens, room))));
   if (wanted > room) {
     throw api::RequestError(api::bad_request("This model's context has " + std::to_string(context) +
                                                  " tokens, but " + std::to_string(length) +
@@ -248,6 +251,11 @@ GenerationRequest Service::engine_request(std::vector<int32_t> prompt, const api
   out.min_tokens = static_cast<int32_t>(sampling.min_tokens);
   out.ignore_eos = sampling.ignore_eos;
   out.stop_token_ids = sampling.stop_token_ids;
+  if (!out.ignore_eos) {
+    for (const int32_t token : options_.generation.end_tokens) {
+      if (token != options_.engine.eos_token) out.stop_token_ids.push_back(token);
+    }
+  }
   out.stop = sampling.stop;
   out.include_stop = sampling.include_stop_str_in_output;
   out.skip_special = sampling.skip_special_tokens;
@@ -256,8 +264,25 @@ GenerationRequest Service::engine_request(std::vector<int32_t> prompt, const api
   return out;
 }
 
+void Service::prove() {
+  GenerationRequest request;
+  request.prompt = tokenizer_.encode("1, 2, 3,", text::ControlTokens::kAsText);
+  request.sampling.temperature = 0;
+  request.max_tokens = 1;
+  request.ignore_eos = true;
+  auto outcome = std::make_shared<std::promise<Finish>>();
+  std::future<Finish> finished = outcome->get_future();
+  engine_.submit(std::move(request), [outcome](Output output) {
+    if (output.finish) outcome->set_value(*output.finish);
+  });
+  const Finish finish = finished.get();
+  if (finish.reason == FinishReason::kError) {
+    throw Error("the first token cannot be generated: " + finish.error, options_.served_names.front());
+  }
+}
+
 void Service::chat(HttpRequest& request, Exchange exchange) {
-  const api::ChatRequest asked = api::parse_chat_request(request.body);
+  const api::ChatRequest asked = api::parse_chat_request(request.body, options_.generation.sampling);
   GenerationJob job{new_id("chatcmpl-"), served_name(asked.model), unix_seconds(), {}, asked.delivery};
   ChatPrompt prompt = encode_chat_request(asked, tokenizer_);
   job.requests.push_back(engine_request(std::move(prompt.tokens), asked.sampling, engine_.max_context(),
@@ -266,7 +291,7 @@ void Service::chat(HttpRequest& request, Exchange exchange) {
 }
 
 void Service::completions(HttpRequest& request, Exchange exchange) {
-  api::CompletionRequest asked = api::parse_completion_request(request.body);
+  api::CompletionRequest asked = api::parse_completion_request(request.body, options_.generation.sampling);
   GenerationJob job{new_id("cmpl-"), served_name(asked.model), unix_seconds(), {}, asked.delivery};
   for (api::Prompt& prompt : asked.prompts) {
     std::vector<int32_t> tokens;
@@ -320,8 +345,8 @@ void Service::version(HttpRequest&, Exchange exchange) {
 }
 
 void Service::metrics(HttpRequest&, Exchange exchange) {
-  exchange->respond(
-      {.content_type = std::string(api::kMetricsMediaType), .body = metrics_.page(engine_.load())});
+  exchange->respond({.content_type = std::string(api::kMetricsMediaType),
+                     .body = metrics_.page(engine_.load(), model_.table_counters())});
 }
 
 }  // namespace spark::engine

@@ -17,6 +17,7 @@
 #include "api/error_object.h"
 #include "api/request.h"
 #include "engine/schedule/engine.h"
+#include "engine/serve/generation_config.h"
 #include "engine/serve/http.h"
 #include "engine/serve/metrics.h"
 #include "text/tokenizer.h"
@@ -28,6 +29,7 @@ struct ServiceOptions {
       {};  // at least one; the first is what answers call the model by default
   std::vector<std::string> api_keys = {};  // none: open to whoever can connect
   std::string version = {};
+  GenerationConfig generation = {};
   EngineOptions engine = {};  // its observer is the service's own
 };
 
@@ -40,6 +42,11 @@ class Service : public HttpHandler {
   void handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override;
   HttpResponse fault(int status, const std::string& message) override;
   void give_up() override;
+  // The model cannot go on: every client is told why, and new requests are refused with it.
+  void fail(const std::string& why) { engine_.fail(why); }
+
+  // Generates one token, as any request would: proof that every part works. Throws Error when one does not.
+  void prove();
 
   int32_t max_context() const { return engine_.max_context(); }
   int32_t max_sequences() const { return engine_.max_sequences(); }
@@ -72,6 +79,7 @@ class Service : public HttpHandler {
                                    int64_t default_max_tokens, const std::string& client);
   std::string new_id(const char* prefix);
 
+  const StepModel& model_;
   const text::Tokenizer& tokenizer_;
   const ServiceOptions options_;
   const int64_t created_;

@@ -101,7 +101,12 @@ TEST(ChatResponse, SurvivesTheWire) {
   choice.stop_reason = 7;
   choice.token_ids = {{3, 4}};
   chunk.choices = {choice};
-  chunk.usage = Usage{3, 2, 1, std::nullopt};
+  chunk.usage = Usage{.prompt_tokens = 3,
+                      .completion_tokens = 2,
+                      .cached_tokens = 1,
+                      .reasoning_tokens = {},
+                      .accepted_prediction_tokens = {},
+                      .rejected_prediction_tokens = {}};
   const ChatResponse back = parse_chat_response(json_text(chunk.json()));
   EXPECT_TRUE(back.is_chunk);
   EXPECT_EQ(back.choices.at(0).content, "h\xEF\xBF\xBD");

@@ -235,6 +235,49 @@ TEST_P(Consistency, DraftsDoNotDependOnTheBatch) {
   for (int32_t s = 0; s < 3; ++s) model_->close_sequence(s);
 }
 
+// Drawn place by place: each from the distribution that goes out with it, at the number given.
+TEST_P(Consistency, DrawnDraftsComeFromTheirDistributions) {
+  const auto block = static_cast<size_t>(model_->max_drafts());
+  std::vector<DraftRequest> requests;
+  for (int32_t s = 0; s < 4; ++s) {
+    const std::vector<int32_t> prompt = random_tokens(static_cast<size_t>(2 + 13 * s));
+    model_->open_sequence(s);
+    golden::run_tokens(*model_, s, prompt);
+    DraftRequest request{
+        .sequence = s, .anchor = 17 + s, .position = static_cast<int32_t>(prompt.size()) - 1};
+    if (s != 1) request.filter = {.temperature = s == 3 ? 1e-4 : 2.0, .top_k = s == 2 ? 20 : 0};
+    for (size_t i = 0; i < block; ++i) request.uniforms[i] = static_cast<double>(pick(1, 1000)) / 1000;
+    requests.push_back(request);
+  }
+  const Drafts all = model_->draft(requests);
+  const std::vector<int32_t> tokens(all.tokens.begin(), all.tokens.end());
+  const std::vector<float> confidence(all.confidence.begin(), all.confidence.end());
+  const std::vector<TokenDistribution> proposals(all.proposals.begin(), all.proposals.end());
+  ASSERT_EQ(tokens.size(), 4 * block);
+  ASSERT_EQ(proposals.size(), 3 * block);  // one request is greedy
+  size_t next = 0;
+  for (size_t s = 0; s < 4; ++s) {
+    for (size_t i = 0; i < block && s != 1; ++i, ++next) {
+      EXPECT_EQ(tokens[s * block + i], proposals[next].draw(requests[s].uniforms[i]));
+      EXPECT_LE(proposals[next].tokens().size(), s == 2 ? 20u : 1000u);
+    }
+    // The same alone; a greedy request the same as without any that draws.
+    const Drafts one = model_->draft({&requests[s], 1});
+    for (size_t i = 0; i < block; ++i) {
+      EXPECT_EQ(one.tokens[i], tokens[s * block + i]) << s << " " << i;
+      EXPECT_EQ(one.confidence[i], confidence[s * block + i]);
+    }
+  }
+  // So cold that only the likeliest is left.
+  requests[3].filter = {};
+  const Drafts greedy = model_->draft({&requests[3], 1});
+  for (size_t i = 0; i < block; ++i) EXPECT_EQ(greedy.tokens[i], tokens[3 * block + i]);
+  // Another number, another draft.
+  requests[0].uniforms[0] = requests[0].uniforms[0] > 0.5 ? 0.1 : 0.9;
+  EXPECT_NE(model_->draft({&requests[0], 1}).tokens[0], tokens[0]);
+  for (int32_t s = 0; s < 4; ++s) model_->close_sequence(s);
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, Consistency, testing::ValuesIn(backend_names()));
 
 TEST(Backends, ThreadCountDoesNotMatter) {

@@ -86,9 +86,16 @@ TEST(LoadModel, MissingTensorsAreNamed) {
 }
 
 // A table that cannot be read fails the step, and leaves sequences as if it had not been tried.
-TEST(Decoder, SurvivesAFailedTableRead) {
+class FailedRead : public testing::TestWithParam<bool> {};
+
+TEST_P(FailedRead, FailsTheStepAndNothingElse) {
   const Copy copy;
-  const auto model = golden::load(copy.folder(), "cpu");
+  // Nothing is cached, so that every step reads.
+  const auto model = load_model({.folder = copy.folder(),
+                                 .backend = "cpu",
+                                 .threads = 1,
+                                 .limits = {.max_sequences = 2, .max_context = 256, .max_step_rows = 64},
+                                 .engram = {.cache_bytes = 0, .queue = {.use_io_uring = GetParam()}}});
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < 40; ++i) tokens.push_back((i * 37 + 5) % model->vocab_size());
   model->open_sequence(1);
@@ -107,6 +114,27 @@ TEST(Decoder, SurvivesAFailedTableRead) {
   }
   const golden::Rows got = golden::run_tokens(*model, 0, {tokens.begin() + 15, tokens.end()}, 15);
   EXPECT_TRUE(std::equal(got.begin(), got.end(), expected.begin() + 15));
+  EXPECT_GT(model->table_counters().misses, 0u);
+  EXPECT_GT(model->table_counters().failures, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, FailedRead, testing::Values(true, false),
+                         [](const auto& io_uring) { return io_uring.param ? "io_uring" : "pread"; });
+
+TEST(Decoder, TokensToldAheadAreNotWaitedFor) {
+  const auto model = golden::load(golden::synthetic_checkpoint(), "cpu");
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 60; ++i) tokens.push_back((i * 37 + 5) % model->vocab_size());
+  model->open_sequence(0);
+  golden::run_tokens(*model, 0, {tokens.begin(), tokens.begin() + 20});
+  const uint64_t misses = model->table_counters().misses;
+  const int32_t lead = model->prefetch_lead();
+  EXPECT_EQ(lead, model->config().engram_max_ngram_size - 1);
+  model->prefetch(std::span(tokens).subspan(static_cast<size_t>(20 - lead)), 20 - lead);
+  model->engram().wait_for_prefetches();
+  golden::run_tokens(*model, 0, {tokens.begin() + 20, tokens.end()}, 20);
+  EXPECT_EQ(model->table_counters().misses, misses) << "the look-back must lead to the same rows";
+  EXPECT_GT(model->table_counters().prefetched, 0u);
 }
 
 }  // namespace

@@ -323,6 +323,30 @@ TEST(Engine, EndsWhateverIsLeft) {
   EXPECT_EQ(model.opened(), model.closed());
 }
 
+TEST(Engine, TellsEverybodyWhyTheModelCannotGoOn) {
+  ToyModel model({.sequences = 1});
+  Engine engine(model, tokenizer(), {});
+  model.hold(true);
+  Collector running, waiting;
+  engine.submit(request("hi", 400), running.sink());
+  wait_until([&] { return model.step_waits(); });
+  engine.submit(request("hi", 5), waiting.sink());
+  engine.fail("rank 2 was lost: its connection ended");
+  model.hold(false);
+  for (Collector* collector : {&running, &waiting}) {
+    EXPECT_EQ(collector->wait()[0].finish->reason, FinishReason::kError);
+    EXPECT_EQ(collector->wait()[0].finish->error, "rank 2 was lost: its connection ended");
+  }
+  try {
+    engine.submit(request("hi", 5), waiting.sink());
+    FAIL() << "a request was taken";
+  } catch (const Refused& refused) {
+    EXPECT_EQ(refused.why(), Refused::Why::kStopping);
+    EXPECT_STREQ(refused.what(), "rank 2 was lost: its connection ended");
+  }
+  EXPECT_EQ(model.opened(), model.closed());
+}
+
 class Counter : public EngineObserver {
  public:
   void on_step(int64_t prompt, int64_t decode) override {
@@ -330,7 +354,7 @@ class Counter : public EngineObserver {
     decode_rows += decode;
   }
   void on_first_token(double after) override { first += after >= 0; }
-  void on_next_token(double after) override { next += after >= 0; }
+  void on_next_tokens(int64_t count, double after) override { next += after >= 0 ? count : 0; }
   void on_finish(const ChoiceRecord& record) override {
     finished[static_cast<int>(record.reason)]++;
     tokens += record.output_tokens;

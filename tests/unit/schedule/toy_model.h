@@ -36,6 +36,7 @@ class ToyModel : public StepModel {
   int32_t max_sequences() const override { return shape_.sequences; }
   int32_t max_context() const override { return shape_.context; }
   int32_t max_step_rows() const override { return shape_.rows; }
+  int32_t max_rollback() const override { return 31; }
 
   void open_sequence(int32_t slot) override {
     require(slot >= 0 && slot < shape_.sequences && !open_.contains(slot),
@@ -67,11 +68,29 @@ class ToyModel : public StepModel {
       last[row.sequence] = i;
       history.resize(static_cast<size_t>(row.position));
       history.push_back(row.token);
-      if (row.wants_logits) add_logits(history);
+      if (row.wants_logits) {
+        const std::vector<float> row_logits = logits_after(history);
+        logits_.insert(logits_.end(), row_logits.begin(), row_logits.end());
+        if (poison) logits_[logits_.size() - row_logits.size()] = std::numeric_limits<float>::quiet_NaN();
+      }
     }
     ++steps_;
     if (fail_next.exchange(false)) throw Error("the disk is on fire");
     return logits_;
+  }
+
+  // What the model says after these tokens.
+  std::vector<float> logits_after(std::span<const int32_t> history) const {
+    uint64_t hash = 1;
+    for (const int32_t token : history) hash = mix(hash * 31 + static_cast<uint64_t>(token) + 7);
+    std::vector<float> logits;
+    for (int32_t v = 0; v < shape_.vocab; ++v) {
+      logits.push_back(static_cast<float>(mix(hash + static_cast<uint64_t>(v) * 0x9E3779B97F4A7C15u) >> 40) *
+                       0x1p-21f);
+    }
+    const int32_t favourite = script_ ? script_(history) : -1;
+    if (favourite >= 0) logits[static_cast<size_t>(favourite)] = 60.0f;
+    return logits;
   }
 
   // While held, a step waits.
@@ -108,18 +127,6 @@ class ToyModel : public StepModel {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
     return x ^ (x >> 31);
-  }
-  void add_logits(const std::vector<int32_t>& history) {
-    uint64_t hash = 1;
-    for (const int32_t token : history) hash = mix(hash * 31 + static_cast<uint64_t>(token) + 7);
-    const size_t start = logits_.size();
-    for (int32_t v = 0; v < shape_.vocab; ++v) {
-      logits_.push_back(static_cast<float>(mix(hash + static_cast<uint64_t>(v) * 0x9E3779B97F4A7C15u) >> 40) *
-                        0x1p-21f);
-    }
-    const int32_t favourite = script_ ? script_(history) : -1;
-    if (favourite >= 0) logits_[start + static_cast<size_t>(favourite)] = 60.0f;
-    if (poison) logits_[start] = std::numeric_limits<float>::quiet_NaN();
   }
 
   Shape shape_;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "api/prometheus.h"
 #include "api/response.h"
 #include "api/sse.h"
 #include "unit/serve/test_server.h"
@@ -292,6 +293,64 @@ TEST(Service, CountsForDashboards) {
         "vllm:request_decode_time_seconds_count", "vllm:time_per_output_token_seconds_count"}) {
     EXPECT_EQ(server.metric(name), 1) << name;
   }
+}
+
+// Three of five drafts stand in every full step; the answer is what it is without drafts.
+TEST(Service, CountsDrafts) {
+  const ToyModel::Script script = answering("one two three four five six");
+  const Json body = {
+      {"prompt", "\n"}, {"max_tokens", 30}, {"ignore_eos", true}, {"temperature", 0}, {"logprobs", 1}};
+  TestServer plain({.script = script});
+  const Json expected = plain.ask_json("/v1/completions", body);
+  EXPECT_FALSE(expected["usage"].contains("completion_tokens_details"));
+  EXPECT_EQ(plain.metric("vllm:spec_decode_num_drafts_total"), 0);
+  EXPECT_EQ(plain.metric("vllm:spec_decode_num_draft_tokens_total"), 0);
+  EXPECT_EQ(plain.metric("vllm:spec_decode_num_accepted_tokens_total"), 0);
+
+  TestServer::Options options;
+  options.script = script;
+  options.drafter = [script](std::span<const int32_t> history, int32_t place) {
+    std::vector<int32_t> tokens(history.begin(), history.end());
+    for (int32_t i = 0; i < place; ++i) tokens.push_back(script(tokens));
+    return (script(tokens) + (place == 3 ? 1 : 0)) % 640;
+  };
+  options.service.engine.speculation.max_drafts = 5;
+  options.service.engine.speculation.adaptive = false;
+  TestServer server(options);
+  const Json answer = server.ask_json("/v1/completions", body);
+  EXPECT_EQ(answer["choices"], expected["choices"]);
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 30);
+  // The first token, then steps of four; the last but one may choose five tokens, so it has four drafts, and
+  // the last chooses the one that is left.
+  const Json details = {{"accepted_prediction_tokens", 21}, {"rejected_prediction_tokens", 13}};
+  EXPECT_EQ(answer["usage"]["completion_tokens_details"], details);
+  EXPECT_EQ(server.metric("vllm:spec_decode_num_drafts_total"), 8);
+  EXPECT_EQ(server.metric("vllm:spec_decode_num_draft_tokens_total"), 34);
+  EXPECT_EQ(server.metric("vllm:spec_decode_num_accepted_tokens_total"), 21);
+  EXPECT_EQ(server.metric("vllm:generation_tokens_total"), 30);
+  EXPECT_EQ(server.metric("vllm:inter_token_latency_seconds_count"), 8);
+  const auto page = api::parse_metrics(server.ask(get("/metrics")).body);
+  for (int place = 0; place < 5; ++place) {
+    const std::string position = std::to_string(place);
+    EXPECT_EQ(page.sum_where("vllm:spec_decode_num_draft_tokens_per_pos_total", "position", position),
+              place < 4 ? 7 : 6);
+    EXPECT_EQ(page.sum_where("vllm:spec_decode_num_accepted_tokens_per_pos_total", "position", position),
+              place < 3 ? 7 : 0);
+  }
+
+  // Streamed: several tokens an event, the same text.
+  Json streamed = body;
+  streamed["stream"] = true;
+  streamed["stream_options"] = {{"include_usage", true}};
+  std::string text;
+  Json usage;
+  for (const std::string& data : read_stream(server, "/v1/completions", streamed).data) {
+    const Json event = Json::parse(data);
+    for (const Json& choice : event["choices"]) text += choice["text"].get<std::string>();
+    if (event.contains("usage") && event["usage"].is_object()) usage = event["usage"];
+  }
+  EXPECT_EQ(text, expected["choices"][0]["text"]);
+  EXPECT_EQ(usage["completion_tokens_details"], details);
 }
 
 TEST(Service, RefusesMoreThanTheQueueHolds) {

@@ -169,8 +169,9 @@ std::string get(const std::string& path, const std::string& more_headers) {
 
 TestServer::TestServer(Options options)
     : model_(options.shape, options.script),
+      drafting_(model_, options.drafter ? 5 : 0, options.drafter),
       http_(on_free_port(options.http)),
-      service_(model_, test_tokenizer(), named(options.service)),
+      service_(drafting_, test_tokenizer(), named(options.service)),
       thread_([this] { http_.run(service_); }) {}
 
 TestServer::~TestServer() {

@@ -11,6 +11,7 @@
 
 #include "engine/serve/http.h"
 #include "engine/serve/service.h"
+#include "unit/schedule/drafting_model.h"
 #include "unit/schedule/toy_model.h"
 
 namespace spark::engine {
@@ -59,6 +60,7 @@ class TestServer {
   struct Options {
     ToyModel::Shape shape = {};
     ToyModel::Script script = {};
+    DraftingModel::Chooser drafter = {};  // five drafts of these, when there is one
     HttpOptions http = {};
     ServiceOptions service = {};
   };
@@ -77,6 +79,7 @@ class TestServer {
 
  private:
   ToyModel model_;
+  DraftingModel drafting_;
   HttpServer http_;
   Service service_;
   std::thread thread_;

@@ -65,6 +65,7 @@ class CpuBackend final : public Backend {
       bank.experts.push_back({place(expert.w1), place(expert.w3), place(expert.w2)});
     return bank;
   }
+  bool keeps_host(WeightFormat format) const override { return format == WeightFormat::kBf16; }
   void run_recorded(uint64_t, const std::function<void()>& body) override { body(); }
 
   void quantise(const QuantiseArgs& args) override { cpu::quantise(ctx_, args); }

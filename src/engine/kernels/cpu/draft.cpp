@@ -57,7 +57,7 @@ void draft(Context& ctx, const DraftArgs& args) {
   auto* views = ctx.views.get<RowView>(static_cast<size_t>(step.rows));
   auto* values = ctx.values.get<float>(static_cast<size_t>(step.rows * width));
   auto* best = ctx.results.get<Best>(static_cast<size_t>(head.tiles * step.rows));
-  for (int64_t depth = 0;; ++depth) {
+  for (int64_t depth = std::max(args.place, 0); args.place < 0 || depth == args.place; ++depth) {
     int64_t count = 0;
     for (int64_t t = 0; t < step.rows; ++t) {
       if (step.sequence[t] < 0 || t - step.first_row[t] != depth) continue;

@@ -129,6 +129,8 @@ class Backend final : public CudaBackend {
     check(cudaGetLastError(), "on the device");
   }
 
+  bool keeps_host(WeightFormat) const override { return false; }
+  bool host_memory() const override { return false; }
   Weight place(const Weight& host) override { return store_->place(host); }
   ExpertBank place_experts(std::span<const ExpertWeights> host) override {
     return store_->place_experts(host);
@@ -449,7 +451,8 @@ class Backend final : public CudaBackend {
     float* product = scratch<float>(Scratch::kDraftProduct, int64_t{rows} * args.vocab);
     uint64_t* best = scratch<uint64_t>(Scratch::kArgmax, int64_t{rows} * 64);
     const int places = args.block_rows > 0 ? std::min(args.block_rows, rows) : rows;
-    for (int place = 0; place < places; ++place) {
+    const int first = std::max(args.place, 0);
+    for (int place = first; place < (args.place < 0 ? places : first + 1); ++place) {
       launch_draft_gather(main(), args, place, WeightStore::prepared(*args.embed), m);
       linear({.rows = rows, .x = m, .weight = args.head, .y_f32 = product, .y_stride = args.vocab});
       const Launch pieces = main();
@@ -744,6 +747,17 @@ int cuda_device_count() {
     if (cudaGetDeviceProperties(&properties, i) == cudaSuccess && cuda::supported(properties)) ++usable;
   }
   return usable;
+}
+
+std::optional<uint64_t> cuda_free_memory() {
+  cudaDeviceProp properties = {};
+  size_t free = 0, total = 0;
+  if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess || properties.integrated != 0 ||
+      cudaMemGetInfo(&free, &total) != cudaSuccess) {
+    cudaGetLastError();
+    return std::nullopt;
+  }
+  return free;
 }
 
 std::unique_ptr<CudaBackend> make_cuda_backend(const CudaOptions& options) {

@@ -14,6 +14,7 @@ void draft(const DraftArgs& args) {
   std::vector<uint16_t> joined(hidden + rank);
   for (int32_t t = 0; t < args.step.rows; ++t) {
     if (args.step.sequence[t] < 0) continue;
+    if (args.place >= 0 && t - args.step.first_row[t] != args.place) continue;
     const size_t row = static_cast<size_t>(t);
     const int32_t previous = t == args.step.first_row[t] ? args.step.token[t] : args.draft[t - 1];
     const uint16_t* m = table + static_cast<size_t>(previous) * rank;

@@ -1,0 +1,61 @@
+#include "check.h"
+
+#include <iostream>
+
+#include "common/error.h"
+#include "common/json.h"
+#include "common/units.h"
+#include "engine/checkpoint/inspect.h"
+#include "prepare.h"
+
+namespace spark::app {
+namespace {
+
+template <typename Check>
+void attempt(Faults& faults, const Check& check) {
+  try {
+    check();
+  } catch (const Error& error) {
+    faults.push_back({error.where(), error.what(), error.hint()});
+  }
+}
+
+void print(const Prepared& prepared, const EngineFlags& flags, const std::string& address) {
+  const engine::CacheLimits& limits = prepared.load.limits;
+  std::cout << "model      " << prepared.load.folder << "\n"
+            << "served as  " << prepared.service.served_names.front() << "\n"
+            << "backend    " << prepared.load.backend << "\n"
+            << "sequences  " << limits.max_sequences << " of up to "
+            << format_count(static_cast<uint64_t>(limits.max_context)) << " tokens, " << limits.max_step_rows
+            << " tokens a step\n"
+            << "ranks      " << flags.ranks.tensor_parallel_size << ", this is rank " << flags.ranks.rank() << "\n"
+            << "address    " << (address.empty() ? "none: rank 0 serves the API" : address)
+            << (!address.empty() && flags.api_keys.empty() && !is_local(flags.http) ? ", open to anyone: no key" : "") << "\n\n"
+            << prepared.memory.text();
+  const auto available = engine::memory_available_to(prepared.load.backend);
+  if (available) std::cout << "\navailable: " << format_bytes(*available) << "\n";
+}
+
+}  // namespace
+
+int check(const EngineFlags& flags) {
+  Faults faults;
+  attempt(faults, [&] {
+    for (Fault& fault : engine::inspect_checkpoint(flags.model.folder).faults) {
+      faults.push_back(std::move(fault));
+    }
+  });
+  // Of a checkpoint with faults nothing more can be said.
+  std::optional<Prepared> prepared;
+  if (faults.empty()) attempt(faults, [&] { prepared.emplace(prepare(flags)); });
+  std::string address;
+  if (flags.ranks.rank() == 0) {
+    attempt(faults, [&] { address = engine::HttpServer(flags.http).address(); });
+  }
+  throw_if_any(faults, "this would not start");
+  print(*prepared, flags, address);
+  std::cout << "\nready to start\n";
+  return 0;
+}
+
+}  // namespace spark::app

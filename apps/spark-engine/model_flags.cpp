@@ -1,0 +1,60 @@
+#include "../flag_checks.h"
+#include "flag_groups.h"
+
+namespace spark::app {
+namespace {
+
+std::string join(const std::vector<std::string>& words) {
+  std::string out;
+  for (const std::string& word : words) out += (out.empty() ? "" : ", ") + word;
+  return out;
+}
+
+}  // namespace
+
+void add_model_flags(CLI::App& app, EngineFlags& flags) {
+  app.add_option("MODEL_DIR", flags.model.folder,
+                 "Folder of the checkpoint: config.json, tokenizer.json, shards (required)");
+  app.add_option("--served-model-name", flags.served_names,
+                 "Names the API knows the model by; the first is in answers")
+      ->allow_extra_args(false)  // one name each time, or MODEL_DIR after it would be taken for a name
+      ->check(not_empty())
+      ->default_str("the folder's name");
+  app.add_option("--backend", flags.model.backend, "Where to compute: " + join(engine::backend_names()))
+      ->capture_default_str()
+      ->check(CLI::IsMember(engine::backend_names()));
+  app.add_option("--threads", flags.model.threads, "Threads of the cpu backend; 0: one per core")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 4096));
+  app.add_option("--max-model-len", flags.max_model_len, "Tokens of one sequence, prompt and answer")
+      ->default_str("8192 or the model's end")
+      ->check(CLI::Range(2, 1 << 30));
+  app.add_option("--max-num-seqs", flags.model.limits.max_sequences,
+                 "Sequences computed at once; others wait")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--max-num-batched-tokens", flags.model.limits.max_step_rows,
+                 "Tokens of one step, all sequences together")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 19));
+  app.add_option(
+         "--generation-config", flags.generation_config,
+         "Defaults of requests: auto (generation_config.json of MODEL_DIR, if it has one), vllm (none), "
+         "or the folder that has the file")
+      ->capture_default_str();
+  app.add_option("--engram-cache-mib", flags.engram_cache_mib,
+                 "Host memory for rows of the Engram tables read lately, of all tables together")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 20));
+  app.add_flag("--io-uring,!--no-io-uring", flags.model.engram.queue.use_io_uring,
+               "Read Engram rows through io_uring where the kernel offers it, else with pread")
+      ->default_str("on");
+  app.add_flag("--exact-prefill", flags.model.exact_prefill,
+               "Run every layer for every token of a prompt, not only the last window's: about half as fast")
+      ->default_str("off");
+  app.add_option("--max-queued", flags.max_queued, "Sequences that may wait; more are refused with 429")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 20));
+}
+
+}  // namespace spark::app

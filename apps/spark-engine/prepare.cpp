@@ -1,0 +1,101 @@
+#include "prepare.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+
+#include "common/error.h"
+#include "common/file.h"
+#include "common/json.h"
+#include "engine/schedule/speculation_config.h"
+
+namespace spark::app {
+namespace {
+
+std::string folder_name(const std::string& folder) {
+  const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
+  const std::string name = path.has_filename() ? path.filename() : path.parent_path().filename();
+  return name.empty() ? "model" : name;
+}
+
+// The tokenizer must know the token that ends an answer.
+int32_t end_token(const model::ModelConfig& config, const text::Tokenizer& tokenizer,
+                  const std::string& folder) {
+  if (tokenizer.contains(config.eos_token_id)) return config.eos_token_id;
+  throw Error(
+      "has no token " + std::to_string(config.eos_token_id) + ", which config.json says ends an answer",
+      folder + "/tokenizer.json", "tokenizer.json and config.json must come from the same release");
+}
+
+int32_t context_length(const EngineFlags& flags, const model::ModelConfig& config) {
+  const int64_t end = config.max_position_embeddings;
+  if (!flags.max_model_len) return static_cast<int32_t>(std::min<int64_t>(kDefaultModelLen, end));
+  if (*flags.max_model_len > end) {
+    throw Error("is " + std::to_string(*flags.max_model_len) + "; the model ends at " + std::to_string(end) +
+                    " tokens",
+                "--max-model-len");
+  }
+  return *flags.max_model_len;
+}
+
+engine::SpeculationOptions speculation(const EngineFlags& flags, const model::ModelConfig& config) {
+  const auto offered =
+      static_cast<int32_t>(config.num_nextn_predict_layers > 0 ? config.dspark_block_size : 0);
+  if (flags.speculative_config) {
+    return engine::read_speculation(*flags.speculative_config, offered, flags.ranks.tensor_parallel_size);
+  }
+  engine::SpeculationOptions options;
+  options.max_drafts = offered;
+  return options;
+}
+
+engine::GenerationConfig generation_config(const EngineFlags& flags) {
+  if (flags.generation_config == "vllm") return {};
+  const bool is_own = flags.generation_config == "auto";
+  const std::string path =
+      (is_own ? flags.model.folder : flags.generation_config) + "/generation_config.json";
+  std::error_code ignored;
+  if (is_own && !std::filesystem::exists(path, ignored)) return {};
+  return engine::read_generation_config(path);
+}
+
+}  // namespace
+
+bool is_local(const engine::HttpOptions& http) {
+  return !http.unix_socket.empty() || http.host == "localhost" || http.host == "::1" ||
+         http.host.starts_with("127.");
+}
+
+Prepared prepare(const EngineFlags& flags) {
+  const std::string& folder = flags.model.folder;
+  const std::string config_path = folder + "/config.json";
+  Prepared prepared;
+  prepared.config = model::read_model_config(parse_json(read_file(config_path), config_path), config_path);
+  prepared.tokenizer =
+      std::make_unique<text::Tokenizer>(text::Tokenizer::from_file(folder + "/tokenizer.json"));
+  prepared.load = flags.model;
+  prepared.load.limits.max_context = context_length(flags, prepared.config);
+  const size_t tables = std::max<size_t>(1, prepared.config.engram_layer_ids.size());
+  prepared.load.engram.cache_bytes = (flags.engram_cache_mib << 20) / tables;
+  engine::ServiceOptions& service = prepared.service;
+  service.served_names = flags.served_names.empty() ? std::vector{folder_name(folder)} : flags.served_names;
+  service.api_keys = flags.api_keys;
+  service.version = SPARK_VERSION;
+  service.generation = generation_config(flags);
+  service.engine.eos_token = end_token(prepared.config, *prepared.tokenizer, folder);
+  service.engine.max_waiting = flags.max_queued;
+  service.engine.speculation = speculation(flags, prepared.config);
+  const RankFlags& ranks = flags.ranks;
+  // The ranks of a machine share its cores and its memory; the first process looks at the memory for all.
+  if (prepared.load.threads == 0 && ranks.local_ranks() > 1) {
+    const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+    prepared.load.threads = std::max(1, cores / ranks.local_ranks());
+  }
+  prepared.memory = engine::plan_memory(prepared.config, prepared.load, ranks.tensor_parallel_size);
+  auto available = engine::memory_available_to(prepared.load.backend);
+  if (available) *available /= static_cast<uint64_t>(ranks.local_ranks());
+  if (!ranks.local_rank) prepared.memory.check(available);
+  return prepared;
+}
+
+}  // namespace spark::app

@@ -1,0 +1,190 @@
+#include "engine/collective/host_communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "engine/numeric/bf16.h"
+
+namespace spark::engine {
+namespace {
+
+template <typename T>
+std::span<const uint8_t> bytes_of(std::span<const T> values) {
+  return {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()};
+}
+
+template <typename T>
+std::span<uint8_t> writable_bytes_of(std::span<T> values) {
+  return {reinterpret_cast<uint8_t*>(values.data()), values.size_bytes()};
+}
+
+// What a rank says when the ranks meet.
+struct Standing {
+  uint64_t digest = 0;
+  uint32_t failed = 0;
+  std::array<char, 500> failure{};  // zero-terminated
+};
+
+// Elements added between two roundings: few enough that the sums stay in the nearest cache.
+constexpr size_t kRun = 1024;
+
+}  // namespace
+
+void add_in_rank_order(std::span<uint16_t> x, std::span<const uint16_t> parts, int32_t rank, int32_t ranks) {
+  const size_t size = x.size();
+  std::array<float, kRun> sum;
+  for (size_t begin = 0; begin < size; begin += kRun) {
+    const size_t count = std::min(kRun, size - begin);
+    for (int32_t r = 0; r < ranks; ++r) {
+      const size_t part = static_cast<size_t>(r < rank ? r : r - 1);
+      const uint16_t* from = r == rank ? x.data() + begin : parts.data() + part * size + begin;
+      if (r == 0) {
+        for (size_t i = 0; i < count; ++i) sum[i] = bf16_to_float(from[i]);
+      } else {
+        for (size_t i = 0; i < count; ++i) sum[i] += bf16_to_float(from[i]);
+      }
+    }
+    for (size_t i = 0; i < count; ++i) x[begin + i] = float_to_bf16(sum[i]);
+  }
+}
+
+uint64_t extend_digest(uint64_t digest, std::span<const uint8_t> bytes) {
+  const auto mix = [&](uint64_t word) {
+    digest = std::rotl((digest ^ word ^ 0x2545F4914F6CDD1Du) * 0x9E3779B97F4A7C15u, 29);
+    digest ^= digest >> 32;
+  };
+  size_t at = 0;
+  for (; at + 8 <= bytes.size(); at += 8) {
+    uint64_t word;
+    std::memcpy(&word, bytes.data() + at, 8);
+    mix(word);
+  }
+  uint64_t rest = 0;
+  if (at < bytes.size()) std::memcpy(&rest, bytes.data() + at, bytes.size() - at);
+  mix(rest);
+  mix(bytes.size());
+  return digest;
+}
+
+HostCommunicator::HostCommunicator(Transport& transport, size_t one_shot_bytes)
+    : transport_(transport), one_shot_bytes_(one_shot_bytes) {}
+
+void HostCommunicator::sum_rows(uint16_t* x, int32_t rows, int32_t cols) {
+  const std::span<uint16_t> values(x, static_cast<size_t>(rows) * static_cast<size_t>(cols));
+  if (ranks() == 1 || values.empty()) return;
+  if (values.size_bytes() <= one_shot_bytes_) {
+    sum_at_once(values);
+  } else {
+    sum_in_slices(values);
+  }
+}
+
+void HostCommunicator::sum_at_once(std::span<uint16_t> x) {
+  parts_.resize(x.size() * static_cast<size_t>(ranks() - 1));
+  size_t part = 0;
+  for (int32_t r = 0; r < ranks(); ++r) {
+    if (r == rank()) continue;
+    transport_.receive(r, writable_bytes_of(std::span(parts_).subspan(part++ * x.size(), x.size())));
+  }
+  for (int32_t r = 0; r < ranks(); ++r) {
+    if (r != rank()) transport_.send(r, bytes_of(std::span<const uint16_t>(x)));
+  }
+  transport_.wait();
+  add_in_rank_order(x, parts_, rank(), ranks());
+}
+
+void HostCommunicator::sum_in_slices(std::span<uint16_t> x) {
+  const size_t even = (x.size() + static_cast<size_t>(ranks()) - 1) / static_cast<size_t>(ranks());
+  const auto slice = [&](int32_t r) {
+    const size_t begin = std::min(even * static_cast<size_t>(r), x.size());
+    return x.subspan(begin, std::min(even, x.size() - begin));
+  };
+  const std::span<uint16_t> own = slice(rank());
+  parts_.resize(own.size() * static_cast<size_t>(ranks() - 1));
+  size_t part = 0;
+  for (int32_t r = 0; r < ranks(); ++r) {
+    if (r == rank()) continue;
+    transport_.receive(r, writable_bytes_of(std::span(parts_).subspan(part++ * own.size(), own.size())));
+  }
+  for (int32_t r = 0; r < ranks(); ++r) {
+    if (r != rank()) transport_.send(r, bytes_of(std::span<const uint16_t>(slice(r))));
+  }
+  transport_.wait();
+  add_in_rank_order(own, parts_, rank(), ranks());
+  for (int32_t r = 0; r < ranks(); ++r) {
+    if (r != rank()) transport_.receive(r, writable_bytes_of(slice(r)));
+  }
+  for (int32_t r = 0; r < ranks(); ++r) {
+    if (r != rank()) transport_.send(r, bytes_of(std::span<const uint16_t>(own)));
+  }
+  transport_.wait();
+}
+
+void HostCommunicator::gather_columns(const GatherColumns& args) {
+  const auto element = static_cast<size_t>(args.element_bytes);
+  const size_t part_row = static_cast<size_t>(args.part_cols) * element;
+  const size_t all_row = static_cast<size_t>(args.all_cols) * element;
+  const size_t part_bytes = part_row * static_cast<size_t>(args.rows);
+  const bool receives = !args.first_rank_only || rank() == 0;
+  if (part_bytes == 0) return;
+  if (receives) columns_.resize(part_bytes * static_cast<size_t>(ranks()));
+  const auto part_of = [&](int32_t r) {
+    return std::span(columns_).subspan(static_cast<size_t>(r) * part_bytes, part_bytes);
+  };
+  for (int32_t r = 0; receives && r < ranks(); ++r) {
+    if (r != rank()) transport_.receive(r, part_of(r));
+  }
+  for (int32_t r = 0; r < (args.first_rank_only ? 1 : ranks()); ++r) {
+    if (r != rank()) transport_.send(r, {static_cast<const uint8_t*>(args.part), part_bytes});
+  }
+  transport_.wait();
+  if (!receives) return;
+  auto* all = static_cast<uint8_t*>(args.all);
+  for (int32_t r = 0; r < ranks(); ++r) {
+    const size_t begin = static_cast<size_t>(r) * part_row;
+    if (begin >= all_row) break;
+    const size_t kept = std::min(part_row, all_row - begin);
+    const auto* from = r == rank() ? static_cast<const uint8_t*>(args.part) : part_of(r).data();
+    for (size_t row = 0; row < static_cast<size_t>(args.rows); ++row) {
+      std::memcpy(all + row * all_row + begin, from + row * part_row, kept);
+    }
+  }
+}
+
+void HostCommunicator::note(std::span<const uint8_t> call) {
+  digest_ = extend_digest(digest_, call);
+}
+
+std::string HostCommunicator::meet(std::string_view failure) {
+  std::vector<Standing> all(static_cast<size_t>(ranks()));
+  Standing& own = all[static_cast<size_t>(rank())];
+  own.digest = digest_;
+  own.failed = failure.empty() ? 0 : 1;
+  failure.copy(own.failure.data(), own.failure.size() - 1);
+  for (int32_t r = 0; r < ranks(); ++r) {
+    if (r != rank()) {
+      transport_.receive(r, writable_bytes_of(std::span(all).subspan(static_cast<size_t>(r), 1)));
+    }
+  }
+  for (int32_t r = 0; r < ranks(); ++r) {
+    if (r != rank()) transport_.send(r, bytes_of(std::span<const Standing>(&own, 1)));
+  }
+  transport_.wait();
+  for (int32_t r = 0; r < ranks(); ++r) {
+    if (all[static_cast<size_t>(r)].digest == all.front().digest) continue;
+    throw RankLost("rank " + std::to_string(r) + " was told to do something else than rank 0", "",
+                   "the ranks no longer do the same, which is a fault of the engine: start it again");
+  }
+  for (int32_t r = 0; r < ranks(); ++r) {
+    Standing& standing = all[static_cast<size_t>(r)];
+    if (standing.failed == 0) continue;
+    standing.failure.back() = '\0';
+    const std::string said = standing.failure.data();
+    return r == rank() ? said : "rank " + std::to_string(r) + ": " + said;
+  }
+  return {};
+}
+
+}  // namespace spark::engine

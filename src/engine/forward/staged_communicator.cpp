@@ -1,0 +1,28 @@
+#include "engine/forward/staged_communicator.h"
+
+namespace spark::engine {
+
+void StagedCommunicator::sum_rows(uint16_t* x, int32_t rows, int32_t cols) {
+  if (!staged_) return inner_.sum_rows(x, rows, cols);
+  rows_.resize(static_cast<size_t>(rows) * static_cast<size_t>(cols));
+  const size_t bytes = rows_.size() * sizeof(uint16_t);
+  backend_.download(rows_.data(), x, bytes);
+  inner_.sum_rows(rows_.data(), rows, cols);
+  backend_.upload(x, rows_.data(), bytes);
+}
+
+void StagedCommunicator::gather_columns(const GatherColumns& args) {
+  if (!staged_) return inner_.gather_columns(args);
+  const auto row_bytes = static_cast<size_t>(args.rows) * static_cast<size_t>(args.element_bytes);
+  part_.resize(row_bytes * static_cast<size_t>(args.part_cols));
+  backend_.download(part_.data(), args.part, part_.size());
+  const bool receives = !args.first_rank_only || rank() == 0;
+  if (receives) all_.resize(row_bytes * static_cast<size_t>(args.all_cols));
+  GatherColumns host = args;
+  host.part = part_.data();
+  host.all = receives ? all_.data() : nullptr;
+  inner_.gather_columns(host);
+  if (receives) backend_.upload(args.all, all_.data(), all_.size());
+}
+
+}  // namespace spark::engine

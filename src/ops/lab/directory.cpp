@@ -1,0 +1,138 @@
+#include "ops/lab/directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "common/clock.h"
+#include "common/file.h"
+#include "common/process.h"
+#include "ops/fabric/addresses.h"
+#include "ops/lab/state.h"
+
+namespace spark::ops {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kMarker = ".spark-lab";
+constexpr const char* kEntries[] = {"keys", "site",       "shared",      "nodes",
+                                    "work", "ssh_config", "known_hosts", kLabStateFile};
+
+void run_checked(const std::vector<std::string>& words, const std::string& directory = {}) {
+  const ProcessResult result = run_process(words, {.directory = directory, .timeout_s = 60});
+  if (result.exit_code != 0) throw Error(words.front() + " failed: " + result.error, directory);
+}
+
+void make_key(const std::string& path, const std::string& comment) {
+  run_checked({"ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path});
+}
+
+void copy_profiles(const fs::path& from, const fs::path& to) {
+  const auto options = fs::copy_options::recursive;
+  fs::copy(from / "config", to / "config", options);
+  for (const char* folder : {"manifests"}) {
+    if (fs::exists(from / folder)) fs::copy(from / folder, to / folder, options);
+  }
+  if (fs::exists(from / "upstreams.lock.json"))
+    fs::copy(from / "upstreams.lock.json", to / "upstreams.lock.json");
+  fs::create_directory(to / "docs");
+  if (fs::exists(from / "docs/watch-list.md"))
+    fs::copy(from / "docs/watch-list.md", to / "docs/watch-list.md");
+  // What belongs to the other site stays there.
+  std::vector<fs::path> foreign = {to / "config/site.json", to / "config/nodes.json"};
+  for (const auto& entry : fs::recursive_directory_iterator(to / "config")) {
+    if (entry.path().string().ends_with(".local.json")) foreign.push_back(entry.path());
+  }
+  for (const fs::path& path : foreign) fs::remove(path);
+}
+
+void make_repository(const fs::path& site, const fs::path& origin) {
+  run_checked({"git", "-c", "init.defaultBranch=main", "init", "-q", "."}, site);
+  run_checked({"git", "add", "-A"}, site);
+  run_checked({"git", "-c", "user.name=spark lab", "-c", "user.email=lab@localhost", "-c",
+               "commit.gpgsign=false", "commit", "-q", "-m", "The lab's site"},
+              site);
+  run_checked({"git", "clone", "-q", "--bare", site, origin});
+  run_checked({"git", "remote", "add", "origin", origin}, site);
+  run_checked({"git", "fetch", "-q", "origin"}, site);
+}
+
+}  // namespace
+
+Descriptor lock_lab(const std::string& directory, double timeout_s) {
+  const std::string path = directory + "/" + kMarker;
+  Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!file.open()) throw Error(std::string("cannot be opened: ") + std::strerror(errno), path);
+  for (const double end = monotonic_s() + timeout_s; ::flock(file.get(), LOCK_EX | LOCK_NB) != 0;) {
+    if (monotonic_s() > end)
+      throw Error("another command is changing this lab", directory, "wait for it to end, then try again");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  return file;
+}
+
+void claim_directory(const std::string& directory) {
+  std::error_code fault;
+  fs::create_directories(directory, fault);
+  if (fault) throw Error("cannot be created: " + fault.message(), directory);
+  if (!fs::exists(directory + "/" + kMarker) && !fs::is_empty(directory)) {
+    throw Error("holds files that no lab wrote", directory,
+                "name a new or empty directory: what is in a lab's directory is removed with the lab");
+  }
+  fs::permissions(directory, fs::perms::owner_all);
+}
+
+void remove_lab_files(const std::string& directory) {
+  for (const char* entry : kEntries) fs::remove_all(fs::path(directory) / entry);
+}
+
+std::vector<NodeKeys> write_keys(const LabPlan& plan) {
+  fs::create_directory(plan.path("keys"));
+  std::vector<std::thread> makers;
+  std::map<std::string, std::string> public_keys;
+  for (const LabNode& node : plan.nodes) {
+    make_key(plan.path("keys/" + node.name + "_host"), "host key of " + node.name);
+    make_key(plan.path("keys/" + node.name + "_user"), "operator at " + node.name);
+  }
+  std::vector<NodeKeys> keys;
+  for (const LabNode& node : plan.nodes) {
+    const std::string base = plan.path("keys/" + node.name);
+    keys.push_back({read_file(base + "_host"), read_file(base + "_host.pub"), read_file(base + "_user.pub")});
+    public_keys[node.name] = keys.back().host_public;
+  }
+  write_file_atomic(plan.path("known_hosts"), known_hosts(plan, public_keys));
+  write_file_atomic(plan.path("ssh_config"), ssh_configuration(plan));
+  return keys;
+}
+
+bool write_site(const LabPlan& plan) {
+  const fs::path from = plan.options.repository;
+  if (!fs::exists(from / "config/base/native.json")) return false;
+  const fs::path site = plan.path("site");
+  fs::create_directory(site);
+  copy_profiles(from, site);
+  write_file_atomic(site / "config/nodes.json", node_map_text(plan.map));
+  write_file_atomic(site / "config/site.json", lab_site_file());
+  write_file_atomic(site / kLabProfile, lab_profile(plan));
+  write_file_atomic(site / ".gitignore", "/bin/\n/build/\n/results/\n");
+  make_repository(site, plan.path("shared/origin.git"));
+  return true;
+}
+
+void share_programs(const LabPlan& plan) {
+  fs::create_directories(plan.path("shared/bin"));
+  const LabOptions& options = plan.options;
+  for (const std::string& program : {options.spark_program, options.engine_program, options.guard_program}) {
+    if (program.empty() || !fs::exists(program)) continue;
+    fs::copy_file(program, plan.path("shared/bin/" + fs::path(program).filename().string()));
+  }
+}
+
+}  // namespace spark::ops

@@ -1,0 +1,111 @@
+#!/bin/sh
+# How spark-engine starts: flags from a file, --check, what is refused before anything is loaded, readiness, logs.
+# Usage: engine_start.sh SPARK SPARK_ENGINE
+set -eu
+spark=$1
+engine=$2
+work=$(mktemp -d)
+server=
+cleanup() {
+  [ -z "$server" ] || kill "$server" 2>/dev/null || true
+  rm -rf "$work"
+}
+trap cleanup EXIT
+cd "$work"
+
+fail() {
+  echo "engine_start: $1" >&2
+  for file in out.txt err.txt; do
+    [ ! -f "$file" ] || { echo "--- $file"; cat "$file"; } >&2
+  done
+  exit 1
+}
+# expect CODE TEXT ARGUMENTS...: exit code and a text on either stream
+expect() {
+  code=$1
+  text=$2
+  shift 2
+  got=0
+  "$engine" "$@" >out.txt 2>err.txt </dev/null || got=$?
+  [ "$got" -eq "$code" ] || fail "exit code $got, not $code, of: $*"
+  cat out.txt err.txt | grep -qF -- "$text" || fail "no \"$text\" from: $*"
+}
+
+"$spark" model synth --preset tiny --seed 1 --out model >/dev/null
+
+# A good launch is checked, and nothing starts.
+expect 0 'ready to start' model --check --port 0 --max-num-seqs 2
+grep -q 'weights: routed experts' out.txt || fail 'no memory plan'
+
+# The file's flags count, the command line's win.
+cat >good.yaml <<'YAML'
+model: model
+port: 0
+max_num_seqs: 3       # as on the command line, or with underscores
+max-model-len: 256
+served-model-name: [first, second]
+exact-prefill: true
+io-uring: false
+log-format: json
+YAML
+expect 0 '3 of up to 256 tokens' --config good.yaml --check
+grep -q 'served as  first' out.txt || fail 'no list'
+expect 0 '2 of up to 256 tokens' --config good.yaml --check --max-num-seqs 2
+
+# Everything wrong with a file is said at once.
+cat >bad.yaml <<'YAML'
+model: model
+max-nun-seqs: 3
+port: [1, 2]
+max-model-len: many
+port: 5
+YAML
+expect 1 'did you mean "max-num-seqs"?' --config bad.yaml --check
+grep -q 'bad.yaml:3' err.txt || fail 'no line of the list'
+grep -q 'given twice' err.txt || fail 'no double key'
+grep -q 'many' err.txt || fail 'no bad number'
+printf '[1' >broken.yaml
+expect 1 'broken.yaml:1' --config broken.yaml
+printf 'a string\n' >string.yaml
+expect 1 'no map' --config string.yaml
+expect 1 'nowhere.yaml' --config nowhere.yaml
+expect 2 'MODEL_DIR' --check
+
+# What does not fit is refused before it is allocated; what is broken is named.
+huge="--port 0 --max-num-seqs 4096 --max-model-len 8192 --max-num-batched-tokens 500000"
+if [ "$(awk '/^MemAvailable/ {print int($2 / 1048576)}' /proc/meminfo)" -lt 14 ]; then
+  # shellcheck disable=SC2086
+  expect 1 'are available' model --check $huge
+  # shellcheck disable=SC2086
+  expect 1 'are available' model $huge
+fi
+cp -r model damaged
+chmod -R u+w damaged
+shard=$(ls damaged/*.safetensors | head -n 1)
+head -c 100000 "$shard" >cut && mv cut "$shard"
+echo '{"top_p": 7}' >model/generation_config.json
+expect 1 'safetensors' damaged --check --port 0
+expect 1 'top_p' model --check --port 0
+expect 0 'ready to start' model --check --port 0 --generation-config vllm
+rm model/generation_config.json
+
+# A server says when it is ready, in logs that programs can read, and takes its port first.
+"$engine" --config good.yaml --uds "$work/socket" >out.txt 2>err.txt </dev/null &
+server=$!
+i=0
+until grep -q '^listening on unix:' out.txt; do
+  i=$((i + 1))
+  [ "$i" -lt 600 ] || fail 'not ready after a minute'
+  kill -0 "$server" 2>/dev/null || fail 'ended'
+  sleep 0.1
+done
+for phase in 'reading configuration' 'headers' 'Engram classes' 'loading weights' 'generating the first token' 'boot: ready'; do
+  grep -q "\"message\":\".*$phase.*\"seconds\":" err.txt || fail "no phase \"$phase\" with its time"
+done
+if grep -v '^{"time":".*}$' err.txt; then fail 'a line that is no JSON'; fi
+"$engine" --config good.yaml --uds "$work/socket" --check >out2.txt 2>err2.txt </dev/null && fail 'the socket is in use'
+grep -q 'socket' err2.txt || fail 'the socket in use is not named'
+kill -TERM "$server"
+wait "$server" || fail 'no clean end'
+server=
+echo ok

@@ -1,0 +1,148 @@
+#!/bin/sh
+# The lab, tried: up, SSH, cables, faults, leftovers of a killed run, down. Usage: lab.sh SPARK ENGINE SOURCE_DIR
+# Needs root; exits with 77 (skipped) without.
+set -eu
+spark=$1
+engine=$2
+source=$3
+skip() {
+  echo "lab: skipped: $1"
+  exit 77
+}
+[ "$(id -u)" -eq 0 ] || skip "a lab needs root"
+[ -x /usr/sbin/sshd ] || skip "no openssh-server"
+command -v ip >/dev/null || skip "no iproute2"
+unshare --net --mount --pid --fork true 2>/dev/null || skip "this machine allows no namespaces"
+
+work=$(mktemp -d /tmp/spark-lab-e2e-XXXXXX)
+lab=$work/lab
+cleanup() {
+  status=$?
+  trap - EXIT INT TERM
+  "$spark" lab down --dir "$lab" >/dev/null 2>&1 || true
+  rm -rf "$work"
+  exit "$status"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+
+fail() {
+  echo "lab: $1" >&2
+  exit 1
+}
+up() {
+  "$spark" --repository "$source" lab up --dir "$lab" --engine "$engine" "$@" >"$work/out" 2>"$work/err" ||
+    { cat "$work/err" >&2; fail "up failed"; }
+}
+on() {
+  node=$1
+  shift
+  ssh -F "$lab/ssh_config" -o BatchMode=yes "$node" "$@"
+}
+in_node() {
+  node=$1
+  shift
+  "$spark" lab shell --dir "$lab" "$node" -- "$@"
+}
+reaches() { in_node "$1" ping -q -c 1 -W 1 -M do -s "${3:-8972}" "$2" >/dev/null 2>&1; }
+outside() { # what this machine shows of a lab
+  ip -o link | sed 's/: <.*//' | sort
+  grep -c . /proc/self/mounts
+}
+
+before=$(outside)
+up --nodes 3
+[ "$(outside)" = "$before" ] || fail "the lab shows on this machine"
+"$spark" lab status --dir "$lab" >"$work/status" || { cat "$work/status" >&2; fail "not healthy"; }
+
+# Nodes are themselves, and nobody else.
+for n in 1 2 3; do [ "$(on "node$n" hostname)" = "node$n" ] || fail "node$n has another name"; done
+on node1 'echo mine >/root/mine; echo mine >/usr/share/mine'
+on node2 'ls /root/mine /usr/share/mine' 2>/dev/null && fail "nodes share files"
+[ ! -e /usr/share/mine ] || fail "a node writes to this machine"
+on node1 'ls -A /root /home' | grep -q '\.ssh' && fail "keys of this machine are in a node"
+if command -v ping >/dev/null; then
+  reaches node1 10.12.1.2 || fail "no cable from node1 to node2"
+  reaches node2 10.23.2.3 || fail "no second stripe from node2 to node3"
+  reaches node3 10.13.1.1 || fail "no cable from node3 to node1"
+  "$spark" lab run --dir "$lab" -- ping -q -c 1 -W 1 192.0.2.3 >/dev/null || fail "no management network"
+  pinged=yes
+else
+  pinged=
+fi
+"$spark" --repository "$lab/site" --cluster-config config/lab.json doctor >"$work/doctor" || { cat "$work/doctor" >&2; fail "the lab's site has findings"; }
+"$spark" --repository "$lab/site" --cluster-config config/lab.json render node2 >/dev/null || fail "no launch"
+[ "$(on node2 'git -C projects/spark-deploy status --porcelain')" = "" ] || fail "the checkout is not clean"
+
+# Containers, where there is an engine.
+if grep -q 'nodes, docker' "$work/out"; then
+  ids=$(for n in 1 2 3; do on "node$n" 'docker image inspect -f {{.Id}} spark-engine:lab'; done | sort -u)
+  [ "$(echo "$ids" | wc -l)" -eq 1 ] || fail "the image differs between nodes: $ids"
+  on node1 'docker run --rm --network=host spark-engine:lab --version' | grep -q '^spark-engine' || fail "the image does not run"
+  "$spark" lab fault --dir "$lab" docker node3 >/dev/null
+  on node3 'docker ps' >/dev/null 2>&1 && fail "Docker still runs"
+  "$spark" lab heal --dir "$lab" docker >/dev/null
+  on node3 'docker ps' >/dev/null || fail "Docker did not come back"
+else
+  echo "lab: no container engine here: $(sed -n 's/^The lab runs: //p' "$work/out")"
+fi
+
+# Faults do what they say, and healing undoes it.
+if [ -n "$pinged" ]; then
+  "$spark" lab fault --dir "$lab" cable node1 node2 >/dev/null
+  reaches node1 10.12.1.2 && fail "the cable is up"
+  [ "$(on node2 'cat /sys/class/infiniband/rocep1s0f1/ports/1/state')" = "1: DOWN" ] || fail "the other end does not notice"
+  "$spark" lab heal --dir "$lab" >/dev/null
+  reaches node1 10.12.1.2 || fail "the cable is still down"
+  "$spark" lab fault --dir "$lab" mtu node1 node2 --value 1500 >/dev/null
+  reaches node1 10.12.1.2 && fail "large packets pass"
+  reaches node1 10.12.1.2 1000 || fail "small packets do not pass"
+  "$spark" lab fault --dir "$lab" swap node3 >/dev/null
+  reaches node3 10.13.1.1 && fail "the cables are where they were"
+  "$spark" lab fault --dir "$lab" subnet node2 node3 >/dev/null
+  "$spark" lab heal --dir "$lab" >/dev/null
+  reaches node1 10.12.1.2 && reaches node2 10.23.1.3 && reaches node3 10.13.1.1 || fail "not healed"
+fi
+"$spark" lab fault --dir "$lab" disk node1 >/dev/null
+on node1 'echo x >/root/full' 2>/dev/null && on node1 'head -c 100000 /dev/zero >/root/full' 2>/dev/null && fail "the disk takes more"
+"$spark" lab heal --dir "$lab" disk >/dev/null
+on node1 'head -c 100000 /dev/zero >/root/full' || fail "the disk is still full"
+"$spark" lab fault --dir "$lab" clock node2 --value 3600 >/dev/null
+[ $(($(on node2 'date +%s') - $(date +%s))) -gt 3500 ] || fail "the clock is right"
+if "$spark" lab fault --dir "$lab" memory node2 --value 6G >/dev/null 2>"$work/err"; then
+  [ "$(on node2 "awk '/MemAvailable/ {print \$2}' /proc/meminfo")" -lt 6400000 ] || fail "there is memory"
+else
+  grep -q 'memory cgroup' "$work/err" || { cat "$work/err" >&2; fail "memory"; }
+fi
+"$spark" lab fault --dir "$lab" ssh node3 >/dev/null
+on node3 true 2>/dev/null && fail "SSH still answers"
+"$spark" lab fault --dir "$lab" mtv node1 node2 2>&1 | grep -q 'did you mean mtu' || fail "no help with a misspelt fault"
+"$spark" lab status --dir "$lab" >"$work/status" && fail "status is content"
+"$spark" lab heal --dir "$lab" >/dev/null
+if "$spark" lab fault --dir "$lab" freeze node2 >/dev/null 2>&1; then
+  timeout 2 ssh -F "$lab/ssh_config" -o BatchMode=yes node2 true 2>/dev/null && fail "a frozen node answers"
+  "$spark" lab heal --dir "$lab" freeze >/dev/null
+fi
+"$spark" lab status --dir "$lab" >"$work/status" || { cat "$work/status" >&2; fail "not healthy again"; }
+
+# Up over a running lab, and over what kill -9 leaves at any moment.
+"$spark" --repository "$source" lab up --dir "$lab" --no-docker >/dev/null 2>&1 || fail "up over a running lab"
+for delay in 0.05 0.15 0.25 0.4; do
+  setsid "$spark" --repository "$source" lab up --dir "$lab" --no-docker >/dev/null 2>&1 &
+  victim=$!
+  sleep "$delay"
+  kill -9 "$victim" 2>/dev/null || true
+  wait "$victim" 2>/dev/null || true
+done
+up --nodes 4 --no-docker
+"$spark" lab status --dir "$lab" >/dev/null || fail "not healthy after kill -9 of earlier runs"
+"$spark" lab down --dir "$lab" >/dev/null || fail "down"
+"$spark" lab down --dir "$lab" | grep -q 'no lab' || fail "down is not idempotent"
+[ ! -e "$lab" ] || fail "the directory is still there"
+[ "$(outside)" = "$before" ] || fail "something is left on this machine"
+[ -z "$(find /sys/fs/cgroup -maxdepth 2 -name "spark-lab-$(printf %s "$lab" | sha256sum | cut -c1-8)" 2>/dev/null)" ] || fail "a cgroup is left"
+mkdir "$lab" && echo precious >"$lab/file"
+"$spark" lab up --dir "$lab" >/dev/null 2>&1 && fail "took a directory with files"
+[ "$(cat "$lab/file")" = precious ] || fail "touched foreign files"
+rm -r "$lab"
+echo "lab: ok"

@@ -1,0 +1,157 @@
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "engine/collective/host_communicator.h"
+#include "engine/numeric/bf16.h"
+#include "unit/collective/ranks_on_threads.h"
+
+namespace spark::engine {
+namespace {
+
+std::vector<uint16_t> random_rows(int32_t rank, size_t count) {
+  std::mt19937 random(static_cast<uint32_t>(rank) * 1000 + static_cast<uint32_t>(count));
+  std::normal_distribution<float> normal;
+  std::uniform_int_distribution<int> exponent(-12, 12);
+  std::vector<uint16_t> values(count);
+  for (uint16_t& value : values) value = float_to_bf16(std::ldexp(normal(random), exponent(random)));
+  return values;
+}
+
+std::vector<uint16_t> expected_sum(int32_t ranks, size_t count) {
+  std::vector<uint16_t> sum(count);
+  std::vector<std::vector<uint16_t>> parts;
+  for (int32_t rank = 0; rank < ranks; ++rank) parts.push_back(random_rows(rank, count));
+  for (size_t i = 0; i < count; ++i) {
+    float total = bf16_to_float(parts[0][i]);
+    for (int32_t rank = 1; rank < ranks; ++rank) total += bf16_to_float(parts[static_cast<size_t>(rank)][i]);
+    sum[i] = float_to_bf16(total);
+  }
+  return sum;
+}
+
+TEST(HostCommunicator, SumsInRankOrderWithOneRounding) {
+  for (const int32_t ranks : {1, 2, 3, 4, 7}) {
+    for (const int32_t rows : {1, 3, 50}) {
+      const int32_t cols = 130;
+      const auto count = static_cast<size_t>(rows * cols);
+      const auto expected = ranks == 1 ? random_rows(0, count) : expected_sum(ranks, count);
+      // One message per part, slices, and slices where the last ranks have none.
+      for (const size_t one_shot : {size_t{1} << 30, size_t{0}}) {
+        on_ranks(ranks, [&](Transport& transport) {
+          HostCommunicator communicator(transport, one_shot);
+          auto x = random_rows(transport.rank(), count);
+          communicator.sum_rows(x.data(), rows, cols);
+          if (x != expected) throw Error("another sum on rank " + std::to_string(transport.rank()));
+        });
+      }
+    }
+  }
+}
+
+TEST(HostCommunicator, SumsFewerValuesThanRanks) {
+  on_ranks(4, [](Transport& transport) {
+    HostCommunicator communicator(transport, 0);
+    std::vector<uint16_t> x = {float_to_bf16(static_cast<float>(transport.rank()))};
+    communicator.sum_rows(x.data(), 1, 1);
+    if (bf16_to_float(x[0]) != 6.0F) throw Error("another sum");
+    communicator.sum_rows(x.data(), 0, 1);
+  });
+}
+
+// Adding the ranks' values in another order gives other bits: the order is what the test above checks.
+TEST(HostCommunicator, OrderShows) {
+  const std::vector<uint16_t> big = {float_to_bf16(65536.0F)};
+  std::vector<uint16_t> x = {float_to_bf16(1.0F / 1024)};
+  std::vector<uint16_t> parts = {big[0], float_to_bf16(-65536.0F)};
+  add_in_rank_order(x, parts, 0, 3);
+  EXPECT_EQ(bf16_to_float(x[0]), 0.0F);  // (small + big) - big
+  x = {float_to_bf16(1.0F / 1024)};
+  add_in_rank_order(x, parts, 2, 3);
+  EXPECT_EQ(bf16_to_float(x[0]), 1.0F / 1024);  // (big - big) + small
+}
+
+TEST(HostCommunicator, GathersColumnsAndDropsPadding) {
+  for (const bool first_only : {false, true}) {
+    on_ranks(3, [&](Transport& transport) {
+      HostCommunicator communicator(transport);
+      const int32_t rows = 5, part_cols = 4, all_cols = 10;  // 2 of the last rank's are padding
+      std::vector<float> part;
+      for (int32_t r = 0; r < rows; ++r) {
+        for (int32_t c = 0; c < part_cols; ++c) {
+          part.push_back(static_cast<float>(r * 100 + transport.rank() * part_cols + c));
+        }
+      }
+      std::vector<float> all(static_cast<size_t>(rows * all_cols), -1.0F);
+      communicator.gather_columns({.part = part.data(),
+                                   .rows = rows,
+                                   .part_cols = part_cols,
+                                   .all_cols = all_cols,
+                                   .element_bytes = 4,
+                                   .all = all.data(),
+                                   .first_rank_only = first_only});
+      for (int32_t r = 0; r < rows; ++r) {
+        for (int32_t c = 0; c < all_cols; ++c) {
+          const float expected =
+              first_only && transport.rank() != 0 ? -1.0F : static_cast<float>(r * 100 + c);
+          if (all[static_cast<size_t>(r * all_cols + c)] != expected) throw Error("another column");
+        }
+      }
+    });
+  }
+}
+
+TEST(HostCommunicator, MeetingTellsAllWhoCannotGoOn) {
+  on_ranks(3, [](Transport& transport) {
+    HostCommunicator communicator(transport);
+    if (!communicator.meet({}).empty()) throw Error("nobody had failed");
+    const std::string said = communicator.meet(transport.rank() == 1 ? "the disk broke" : "");
+    if (said.find("the disk broke") == std::string::npos) throw Error("nobody was told");
+    if (communicator.meet(std::string(10000, 'x')).empty()) throw Error("a long failure was lost");
+  });
+}
+
+TEST(HostCommunicator, MeetingFindsRanksThatWereToldOtherThings) {
+  const std::vector<uint8_t> call = {1, 2, 3};
+  const std::vector<uint8_t> other = {1, 2, 4};
+  on_ranks(2, [&](Transport& transport) {
+    HostCommunicator communicator(transport);
+    communicator.note(call);
+    communicator.meet({});
+    communicator.note(transport.rank() == 0 ? call : other);
+    try {
+      communicator.meet({});
+    } catch (const RankLost& lost) {
+      if (std::string(lost.what()).find("rank 1 was told") == std::string::npos) throw;
+      return;
+    }
+    throw Error("the difference was not noticed");
+  });
+}
+
+TEST(ExtendDigest, DependsOnEveryByteAndOnTheCuts) {
+  std::vector<uint8_t> bytes(37, 7);
+  const uint64_t whole = extend_digest(0, bytes);
+  for (uint8_t& byte : bytes) {
+    byte ^= 1;
+    EXPECT_NE(extend_digest(0, bytes), whole);
+    byte ^= 1;
+  }
+  const std::span<const uint8_t> all(bytes);
+  EXPECT_NE(extend_digest(extend_digest(0, all.first(16)), all.subspan(16)), whole);
+  EXPECT_NE(extend_digest(0, {}), 0U);
+}
+
+TEST(InProcessTransport, AbortEndsAWait) {
+  InProcessHub hub(2);
+  std::thread waiting([&] {
+    std::vector<uint8_t> bytes(4);
+    hub.transport(1).receive(0, bytes);
+    EXPECT_THROW(hub.transport(1).wait(), RankLost);
+  });
+  hub.abort("rank 0 was lost");
+  waiting.join();
+}
+
+}  // namespace
+}  // namespace spark::engine

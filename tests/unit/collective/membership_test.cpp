@@ -1,0 +1,289 @@
+#include "engine/collective/membership.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <random>
+#include <thread>
+
+#include "common/clock.h"
+#include "engine/collective/byte_stream.h"
+
+namespace spark::engine {
+namespace {
+
+constexpr const char* kHere = "127.0.0.1";
+
+RankSettings settings_of(int32_t rank, int32_t ranks = 3) {
+  return {
+      .rank = rank,
+      .ranks = ranks,
+      .settings = {{"the release", "1"}, {"the checkpoint's fingerprint", "abc"}, {"--max-num-seqs", "8"}}};
+}
+
+std::vector<uint8_t> address_of(int32_t rank) {
+  return std::vector<uint8_t>(20, static_cast<uint8_t>(rank));
+}
+
+RendezvousOptions quick(double timeout_s = 10) {
+  return {.timeout_s = timeout_s, .hello_timeout_s = 0.5};
+}
+
+// A group's meetings, by rank.
+std::vector<Meeting> meet(int32_t ranks, const std::function<void(uint16_t port)>& meanwhile = {}) {
+  const Descriptor listener = listen_on(kHere, 0);
+  const uint16_t port = port_of(listener);
+  std::vector<std::future<Meeting>> joins;
+  std::future<Meeting> gather = std::async(std::launch::async, [&] {
+    return gather_ranks(listener, settings_of(0, ranks), address_of(0), quick());
+  });
+  if (meanwhile) meanwhile(port);
+  for (int32_t rank = 1; rank < ranks; ++rank) {
+    joins.push_back(std::async(std::launch::async, [=] {
+      return join_ranks(kHere, port, settings_of(rank, ranks), address_of(rank), quick());
+    }));
+  }
+  std::vector<Meeting> meetings;
+  meetings.push_back(gather.get());
+  for (auto& join : joins) meetings.push_back(join.get());
+  return meetings;
+}
+
+std::string refusal(const RankSettings& settings) {
+  const Descriptor listener = listen_on(kHere, 0);
+  std::atomic<bool> done{false};
+  RendezvousOptions options = quick();
+  options.interrupted = [&] { return done ? std::string("the test is over") : std::string(); };
+  std::future<void> gather = std::async(std::launch::async, [&] {
+    EXPECT_THROW(gather_ranks(listener, settings_of(0), address_of(0), options), Error);
+  });
+  std::string what = "no refusal";
+  try {
+    join_ranks(kHere, port_of(listener), settings, address_of(1), quick(2));
+  } catch (const Error& error) {
+    what = error.what();
+  }
+  done = true;
+  gather.get();
+  return what;
+}
+
+TEST(Rendezvous, EveryRankLearnsEveryAddress) {
+  const auto meetings = meet(3);
+  for (const Meeting& meeting : meetings) {
+    ASSERT_EQ(meeting.addresses.size(), 3U);
+    for (int32_t rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(meeting.addresses[static_cast<size_t>(rank)], address_of(rank));
+    }
+  }
+  ASSERT_EQ(meetings[0].connections.size(), 2U);
+  EXPECT_EQ(meetings[0].connections[0].rank, 1);
+  EXPECT_EQ(meetings[0].connections[1].rank, 2);
+}
+
+TEST(Rendezvous, RefusesRanksThatDoNotFit) {
+  EXPECT_NE(refusal(settings_of(1, 4)).find("the number of ranks is 4, on rank 0 3"), std::string::npos);
+  EXPECT_NE(refusal(settings_of(5)).find("there is no rank 5"), std::string::npos);
+  EXPECT_NE(refusal(settings_of(0)).find("there is no rank 0 to join as"), std::string::npos);
+  RankSettings other = settings_of(1);
+  other.settings[1].second = "xyz";
+  other.settings[2].second = "16";
+  const std::string both = refusal(other);
+  EXPECT_NE(both.find("the checkpoint's fingerprint is xyz, on rank 0 abc"), std::string::npos) << both;
+  EXPECT_NE(both.find("--max-num-seqs is 16, on rank 0 8"), std::string::npos) << both;
+  other = settings_of(1);
+  other.settings.emplace_back("--new\n\x1b[31m", "1");
+  EXPECT_NE(refusal(other).find("--new??[31m is 1, on rank 0 missing"), std::string::npos);
+}
+
+TEST(Rendezvous, RefusesARankThatHasJoined) {
+  const Descriptor listener = listen_on(kHere, 0);
+  const uint16_t port = port_of(listener);
+  auto gather = std::async(std::launch::async,
+                           [&] { return gather_ranks(listener, settings_of(0), address_of(0), quick()); });
+  auto first = std::async(std::launch::async,
+                          [=] { return join_ranks(kHere, port, settings_of(1), address_of(1), quick()); });
+  auto second = std::async(std::launch::async,
+                           [=] { return join_ranks(kHere, port, settings_of(1), address_of(1), quick()); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  auto third = std::async(std::launch::async,
+                          [=] { return join_ranks(kHere, port, settings_of(2), address_of(2), quick()); });
+  gather.get();
+  third.get();
+  int refused = 0;
+  for (auto* join : {&first, &second}) {
+    try {
+      join->get();
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("rank 1 has joined already"), std::string::npos)
+          << error.what();
+      ++refused;
+    }
+  }
+  EXPECT_EQ(refused, 1);
+}
+
+TEST(Rendezvous, ARankMayStartAgainBeforeAllAreThere) {
+  const auto meetings = meet(3, [](uint16_t port) {
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_THROW(join_ranks(kHere, port, settings_of(1), address_of(1), quick(0.3)), Error);
+    }
+  });
+  EXPECT_EQ(meetings.size(), 3U);
+}
+
+TEST(Rendezvous, SaysWhoIsMissingWhenTimeIsUp) {
+  const Descriptor listener = listen_on(kHere, 0);
+  try {
+    gather_ranks(listener, settings_of(0), address_of(0), quick(0.3));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("rank 1, rank 2 did not join within"), std::string::npos);
+  }
+  try {
+    join_ranks(kHere, 1, settings_of(1), address_of(1), quick(0.4));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("rank 0 could not be joined"), std::string::npos);
+    EXPECT_NE(error.describe().find("--master-addr"), std::string::npos);
+  }
+}
+
+// Garbage, half messages, silence, floods: the ranks still meet.
+TEST(Rendezvous, StrangersDoNoHarm) {
+  std::mt19937 random(7);
+  const auto meetings = meet(3, [&](uint16_t port) {
+    std::string why;
+    std::vector<Descriptor> open;
+    for (int i = 0; i < 150; ++i) {
+      Descriptor stranger = connect_to(kHere, port, 1000, why);
+      ASSERT_TRUE(stranger.open()) << why;
+      std::vector<uint8_t> bytes;
+      if (i % 5 == 1) bytes.assign({'G', 'E', 'T', ' ', '/', '\r', '\n', '\r', '\n', 0, 0, 0, 0, 0, 0, 0, 0});
+      if (i % 5 > 1) {
+        ByteWriter out;
+        out.number(uint32_t{0x4B525053});
+        out.number(i % 5 == 2 ? kRankProtocol + 1 : kRankProtocol);
+        out.number(static_cast<uint16_t>(random() % 12));
+        out.number(uint16_t{0});
+        out.number(i % 5 == 3 ? uint32_t{0xFFFFFFFF} : static_cast<uint32_t>(random() % 64));
+        for (uint32_t n = random() % 100; n > 0; --n) out.number(static_cast<uint8_t>(random()));
+        bytes.assign(out.bytes().begin(), out.bytes().end());
+      }
+      [[maybe_unused]] const auto sent = ::send(stranger.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (i % 3 == 0) open.push_back(std::move(stranger));
+      if (i % 50 == 49) std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    }
+    std::thread([strangers = std::move(open)]() mutable {
+      std::this_thread::sleep_for(std::chrono::seconds(2));
+      strangers.clear();
+    }).detach();
+  });
+  EXPECT_EQ(meetings.size(), 3U);
+}
+
+struct Watched {
+  std::atomic<int32_t> lost_rank{-1};
+  std::atomic<double> lost_at{0};
+  std::atomic<int> stops{0};
+  std::string why;
+
+  MembershipEvents events() {
+    return {.lost =
+                [this](const LostRank& lost) {
+                  why = lost.describe();
+                  lost_at = monotonic_s();
+                  lost_rank = lost.rank;
+                },
+            .stop_requested = [this](int32_t) { ++stops; }};
+  }
+  bool wait(double seconds = 3) const {
+    const double until = monotonic_s() + seconds;
+    while (lost_rank < 0 && monotonic_s() < until) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return lost_rank >= 0;
+  }
+};
+
+class Group {
+ public:
+  explicit Group(int32_t ranks) : watched(static_cast<size_t>(ranks)) {
+    auto meetings = meet(ranks);
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      const auto at = static_cast<size_t>(rank);
+      members.push_back(
+          std::make_unique<Membership>(rank, std::move(meetings[at].connections), watched[at].events()));
+    }
+  }
+  std::vector<Watched> watched;
+  std::vector<std::unique_ptr<Membership>> members;
+};
+
+TEST(Membership, NobodyIsLostWhileAllLive) {
+  Group group(3);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  for (const Watched& watched : group.watched) EXPECT_EQ(watched.lost_rank, -1) << watched.why;
+  // All leave, at about the same time.
+  std::vector<std::thread> leaving;
+  for (auto& member : group.members) leaving.emplace_back([&] { member->leave(); });
+  for (std::thread& thread : leaving) thread.join();
+  group.members.clear();
+  for (const Watched& watched : group.watched) EXPECT_EQ(watched.lost_rank, -1) << watched.why;
+}
+
+TEST(Membership, ARankThatEndsIsLostAtOnceForAll) {
+  for (const size_t gone : {size_t{0}, size_t{2}}) {
+    Group group(3);
+    const double begin = monotonic_s();
+    group.members[gone].reset();
+    for (size_t rank = 0; rank < 3; ++rank) {
+      if (rank == gone) continue;
+      ASSERT_TRUE(group.watched[rank].wait());
+      EXPECT_EQ(group.watched[rank].lost_rank, static_cast<int32_t>(gone));
+      EXPECT_LT(group.watched[rank].lost_at - begin, 1.0);
+      EXPECT_NE(group.watched[rank].why.find("its connection "), std::string::npos);
+    }
+  }
+}
+
+TEST(Membership, ASilentRankIsLostWithinASecond) {
+  auto meetings = meet(3);
+  // Rank 2 keeps its connection open and says nothing.
+  std::vector<Watched> watched(2);
+  Membership rank_0(0, std::move(meetings[0].connections), watched[0].events());
+  Membership rank_1(1, std::move(meetings[1].connections), watched[1].events());
+  const double begin = monotonic_s();
+  for (Watched& each : watched) {
+    ASSERT_TRUE(each.wait());
+    EXPECT_EQ(each.lost_rank, 2);
+    EXPECT_LT(each.lost_at - begin, 1.0);
+    EXPECT_NE(each.why.find("rank 2 was lost: no sign of life for 0."), std::string::npos) << each.why;
+  }
+}
+
+TEST(Membership, AFailingRankSaysWhy) {
+  Group group(3);
+  group.members[1]->fail("the disk broke");
+  for (Watched& watched : group.watched) {
+    ASSERT_TRUE(watched.wait());
+    EXPECT_EQ(watched.lost_rank, 1);
+    EXPECT_NE(watched.why.find("the disk broke"), std::string::npos) << watched.why;
+  }
+}
+
+TEST(Membership, RankZeroHearsThatAnotherWasToldToStop) {
+  Group group(3);
+  group.members[2]->request_stop();
+  const double until = monotonic_s() + 2;
+  while (group.watched[0].stops == 0 && monotonic_s() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(group.watched[0].stops, 1);
+  for (const Watched& watched : group.watched) EXPECT_EQ(watched.lost_rank, -1);
+}
+
+}  // namespace
+}  // namespace spark::engine

@@ -1,0 +1,230 @@
+// The pure parts of the lab; what needs root is in tests/e2e/lab.sh.
+#include "ops/lab/plan.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <set>
+
+#include "common/file.h"
+#include "common/json.h"
+#include "common/process.h"
+#include "ops/lab/cgroups.h"
+#include "ops/lab/directory.h"
+#include "ops/lab/faults.h"
+#include "ops/lab/image.h"
+#include "ops/lab/node_root.h"
+#include "ops/lab/rdma_view.h"
+#include "ops/lab/state.h"
+#include "ops/lab/texts.h"
+#include "ops/site/site.h"
+
+namespace spark::ops {
+namespace {
+
+namespace fs = std::filesystem;
+
+LabPlan plan_of(int64_t nodes) {
+  return plan_lab({.directory = "/tmp/lab", .nodes = nodes, .spark_program = "/opt/spark"});
+}
+
+class LabFolder : public testing::Test {
+ protected:
+  LabFolder() {
+    std::string pattern = fs::temp_directory_path() / "spark-lab-test-XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~LabFolder() override { fs::remove_all(folder_); }
+  fs::path folder_;
+};
+
+TEST(LabPlan, TriangleAndRingHaveTwoStripesPerCable) {
+  EXPECT_EQ(plan_of(3).links.size(), 6u);
+  EXPECT_EQ(plan_of(4).links.size(), 8u);
+  for (const int64_t nodes : {3, 4}) {
+    const LabPlan plan = plan_of(nodes);
+    std::set<std::string> ends;
+    for (const LabLink& link : plan.links) {
+      ends.insert(std::to_string(link.rank_a) + link.interface_a);
+      ends.insert(std::to_string(link.rank_b) + link.interface_b);
+      // Port 0 leads to port 1 of the next node.
+      EXPECT_NE(link.interface_a.find("f0np0"), std::string::npos);
+      EXPECT_NE(link.interface_b.find("f1np1"), std::string::npos);
+      EXPECT_EQ(link.rank_b, (link.rank_a + 1) % nodes);
+    }
+    EXPECT_EQ(ends.size(), plan.links.size() * 2);
+    for (const LabNode& node : plan.nodes) EXPECT_EQ(node.interfaces.size(), 4u);
+  }
+  EXPECT_EQ(plan_of(3).node("node3").interfaces[0].address, "10.13.1.3/24");
+}
+
+TEST(LabPlan, RefusesWhatCannotBe) {
+  EXPECT_THROW(plan_lab({.directory = "/tmp/lab", .nodes = 2}), Error);
+  EXPECT_THROW(plan_lab({.directory = "lab", .nodes = 3}), Error);
+  EXPECT_THROW(plan_lab({.directory = "/tmp/a b", .nodes = 3}), Error);
+  EXPECT_THROW(plan_lab({.directory = "/tmp/lab", .memory_bytes = 1000}), Error);
+  EXPECT_THROW(plan_of(3).node("node4"), Error);
+}
+
+TEST(LabPlan, TwoDirectoriesTwoIdentities) {
+  EXPECT_NE(plan_lab({.directory = "/tmp/a"}).id, plan_lab({.directory = "/tmp/b"}).id);
+  EXPECT_EQ(plan_of(3).id.size(), 8u);
+}
+
+TEST(LabTexts, EveryCableIsMadeInsideNamespaces) {
+  const std::string batch = link_batch(plan_of(3), 100, {101, 102, 103});
+  EXPECT_NE(
+      batch.find("link add name enp1s0f0np0 mtu 9000 netns 101 type veth peer name enp1s0f1np1 mtu 9000 "
+                 "netns 102\n"),
+      std::string::npos);
+  EXPECT_NE(batch.find("link add name enP7s7 netns 103 type veth peer name node3 netns 100\n"),
+            std::string::npos);
+}
+
+TEST(LabTexts, ScriptsAreShell) {
+  const LabPlan plan = plan_of(4);
+  for (const std::string& script : {start_ssh_script({"k", "p", "u"}), checkout_script("/root/x y"),
+                                    start_docker_script(plan, "node1"), load_image_script()}) {
+    const ProcessResult result = run_process({"sh", "-n"}, {.input = script});
+    EXPECT_EQ(result.exit_code, 0) << result.error << script;
+  }
+}
+
+TEST(LabTexts, SshKnowsEveryNodeByALabsOwnName) {
+  const LabPlan plan = plan_of(3);
+  EXPECT_EQ(known_hosts(plan, {{"node1", "ssh-ed25519 AAAA\n"}}),
+            "node1." + plan.id + ".spark-lab ssh-ed25519 AAAA\n");
+  const std::string text = ssh_configuration(plan);
+  EXPECT_NE(text.find("ProxyCommand /opt/spark lab connect --dir /tmp/lab node2"), std::string::npos);
+  EXPECT_NE(text.find("StrictHostKeyChecking yes"), std::string::npos);
+}
+
+TEST(LabMemory, MeminfoTellsTheNodesMemory) {
+  const std::string text = node_meminfo(
+      "MemTotal:       24000000 kB\nMemFree:  1 kB\nMemAvailable:   2 kB\nBuffers:  7 kB\nSwapTotal:  9 kB\n",
+      int64_t{4} << 30, int64_t{1} << 30);
+  EXPECT_EQ(
+      text,
+      "MemTotal:            4194304 kB\nMemFree:             3145728 kB\nMemAvailable:        3145728 kB\n"
+      "Buffers:  7 kB\nSwapTotal:                 0 kB\n");
+  EXPECT_NE(node_meminfo("MemAvailable: 2 kB\n", 1024, 4096).find("           0 kB"), std::string::npos);
+}
+
+TEST(LabRdma, ShowsGidsAsASparkDoes) {
+  const LabNode node = plan_of(3).node("node1");
+  const auto files = rdma_view(node, {});
+  EXPECT_EQ(files.at("rocep1s0f0/ports/1/gids/3"), "0000:0000:0000:0000:0000:ffff:0a0c:0101\n");
+  EXPECT_EQ(files.at("rocep1s0f0/ports/1/gid_attrs/types/3"), "RoCE v2\n");
+  EXPECT_EQ(files.at("roceP2p1s0f1/ports/1/gid_attrs/ndevs/2"), "enP2p1s0f1np1\n");
+  EXPECT_EQ(files.at("rocep1s0f0/ports/1/state"), "4: ACTIVE\n");
+  RdmaChanges changes;
+  changes.down["enp1s0f0np0"] = true;
+  changes.address["enp1s0f1np1"] = "10.99.1.1/24";
+  const auto broken = rdma_view(node, changes);
+  EXPECT_EQ(broken.at("rocep1s0f0/ports/1/state"), "1: DOWN\n");
+  EXPECT_EQ(broken.at("rocep1s0f1/ports/1/gids/3"), "0000:0000:0000:0000:0000:ffff:0a63:0101\n");
+}
+
+TEST_F(LabFolder, StateSurvivesWritingAndReading) {
+  LabState state{.boot_id = boot_id(),
+                 .plan = plan_lab({.directory = folder_, .nodes = 4}),
+                 .network = {1, 2},
+                 .nodes = {{3, 4}, {5, 6}, {7, 8}, {9, 10}},
+                 .docker = "docker 1",
+                 .image = "i",
+                 .faults = {{"mtu", "node1", "node2", "1500"}}};
+  write_lab_state(state);
+  const auto read = read_lab_state(folder_);
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->nodes[3].start_ticks, 10u);
+  EXPECT_EQ(read->plan.nodes.size(), 4u);
+  EXPECT_EQ(read->faults[0].value, "1500");
+  EXPECT_THROW(load_lab(folder_), Error);  // process 1 did not start at tick 2
+  EXPECT_FALSE(read_lab_state(folder_ / "none"));
+  write_file_atomic(folder_ / kLabStateFile, "{\"boot_id\": 3}");
+  EXPECT_THROW(read_lab_state(folder_), Error);
+}
+
+TEST_F(LabFolder, ForeignFilesAreNeverClaimed) {
+  write_file_atomic(folder_ / "thesis.tex", "years of work");
+  EXPECT_THROW(claim_directory(folder_), Error);
+  remove_lab_files(folder_);
+  EXPECT_TRUE(fs::exists(folder_ / "thesis.tex"));
+}
+
+TEST_F(LabFolder, OneCommandAtATime) {
+  const Descriptor lock = lock_lab(folder_, 0);
+  EXPECT_THROW(lock_lab(folder_, 0.1), Error);
+}
+
+TEST_F(LabFolder, SiteOfTheLabLoadsWithoutFaults) {
+  for (const int64_t nodes : {3, 4}) {
+    LabOptions options{.directory = folder_ / std::to_string(nodes), .nodes = nodes};
+    options.repository = SPARK_SOURCE_DIR;
+    fs::create_directories(options.directory + "/shared");
+    const LabPlan plan = plan_lab(options);
+    ASSERT_TRUE(write_site(plan));
+    const Repository repository(plan.path("site"));
+    const Site site = load_site(repository, {.profile = kLabProfile});
+    std::string faults;
+    for (const FileFault& fault : site.faults)
+      faults += fault.file + ": " + fault.fault.where + ": " + fault.fault.what + "\n";
+    EXPECT_EQ(faults, "");
+    EXPECT_EQ(site.nodes.nodes.size(), static_cast<size_t>(nodes));
+    EXPECT_EQ(site.profile.deployment.path, kLabDeployment);
+    EXPECT_FALSE(fs::exists(plan.path("site/config/cluster.local.json")));
+  }
+}
+
+TEST_F(LabFolder, ImageOfTheSameProgramHasTheSameId) {
+  const std::string program = fs::read_symlink("/proc/self/exe");
+  const std::string first = write_image({program, "t:1"}, folder_ / "w", folder_ / "a.tar");
+  const std::string second = write_image({program, "t:1"}, folder_ / "w", folder_ / "b.tar");
+  EXPECT_EQ(first, second);
+  EXPECT_EQ(read_file(folder_ / "a.tar"), read_file(folder_ / "b.tar"));
+  EXPECT_FALSE(fs::exists(folder_ / "w"));
+  const std::string list = run_process({"tar", "-tf", folder_ / "a.tar"}).output;
+  EXPECT_NE(list.find("./manifest.json"), std::string::npos);
+  EXPECT_NE(list.find(first.substr(7) + ".json"), std::string::npos);
+}
+
+TEST(LabImage, NamesLibrariesAndTheLoader) {
+  bool libc = false;
+  for (const std::string& path : libraries_of(fs::read_symlink("/proc/self/exe"))) {
+    EXPECT_TRUE(fs::exists(path)) << path;
+    libc |= path.find("libc.so") != std::string::npos;
+  }
+  EXPECT_TRUE(libc);
+}
+
+TEST(LabProcesses, AreNotConfusedWithLaterOnes) {
+  const auto self = identify_process(::getpid());
+  ASSERT_TRUE(self);
+  EXPECT_TRUE(process_lives(*self));
+  EXPECT_FALSE(process_lives({self->pid, self->start_ticks + 1}));
+  EXPECT_FALSE(identify_process(0x3fffffff));
+  EXPECT_TRUE(kill_process({self->pid, self->start_ticks + 1}, 0.1));  // gone already, and nobody was hurt
+}
+
+TEST(LabFaults, SizesAreRead) {
+  EXPECT_EQ(parse_size("1024"), 1024);
+  EXPECT_EQ(parse_size("512M"), int64_t{512} << 20);
+  EXPECT_EQ(parse_size("2GiB"), int64_t{2} << 30);
+  for (const char* wrong : {"", "M", "-1", "1T", "1.5G", "99999999999G"})
+    EXPECT_THROW(parse_size(wrong), Error) << wrong;
+}
+
+TEST(LabFaults, NeedALab) {
+  EXPECT_THROW(inject_fault("/nonexistent", {"mtu", "node1", "node2", ""}), Error);
+  EXPECT_THROW(heal_faults("/nonexistent", "", ""), Error);
+}
+
+TEST(LabCgroups, FindsSomethingOrNothingWithoutFailing) {
+  const Cgroups cgroups = Cgroups::find();
+  EXPECT_TRUE(cgroups.process_files("spark-lab-test-that-does-not-exist").empty());
+  EXPECT_TRUE(cgroups.kill_and_remove("spark-lab-test-that-does-not-exist"));
+}
+
+}  // namespace
+}  // namespace spark::ops
