@@ -28,9 +28,13 @@ void print(const Prepared& prepared, const EngineFlags& flags, const std::string
             << "sequences  " << limits.max_sequences << " of up to "
             << format_count(static_cast<uint64_t>(limits.max_context)) << " tokens, " << limits.max_step_rows
             << " tokens a step\n"
-            << "ranks      " << flags.ranks.tensor_parallel_size << ", this is rank " << flags.ranks.rank() << "\n"
+            << "ranks      " << flags.ranks.tensor_parallel_size << ", this is rank " << flags.ranks.rank()
+            << "\n"
             << "address    " << (address.empty() ? "none: rank 0 serves the API" : address)
-            << (!address.empty() && flags.api_keys.empty() && !is_local(flags.http) ? ", open to anyone: no key" : "") << "\n\n"
+            << (!address.empty() && flags.api_keys.empty() && !is_local(flags.http)
+                    ? ", open to anyone: no key"
+                    : "")
+            << "\n\n"
             << prepared.memory.text();
   const auto available = engine::memory_available_to(prepared.load.backend);
   if (available) std::cout << "\navailable: " << format_bytes(*available) << "\n";

@@ -11,6 +11,8 @@ namespace spark::app {
 
 // MODEL_DIR, the backend, the limits of a step and of the queue.
 void add_model_flags(CLI::App& app, EngineFlags& flags);
+// How sequences share steps and caches.
+void add_scheduler_flags(CLI::App& app, EngineFlags& flags);
 // Whether and how to speculate.
 void add_speculation_flags(CLI::App& app, EngineFlags& flags);
 // Where to listen, keys, limits of connections and requests.

@@ -63,12 +63,13 @@ void add_general_flags(CLI::App& app, EngineFlags& flags, std::string& config_fi
 std::optional<EngineFlags> parse_flags(int argc, char** argv, int& exit_code) {
   EngineFlags flags;
   flags.model.backend = engine::backend_names().front();  // the fastest of this build
-  flags.model.limits = {.max_sequences = 8, .max_context = 0, .max_step_rows = 512};
+  flags.model.limits = {.max_sequences = 8, .max_context = 0, .max_step_rows = 512, .prefix_caching = true};
   std::string key_file;
   std::string config_file;
   CLI::App app("Serves a DeepSeek V4.1 Flash checkpoint over OpenAI's API.", "spark-engine");
   app.set_version_flag("--version", std::string("spark-engine ") + SPARK_VERSION);
   add_model_flags(app, flags);
+  add_scheduler_flags(app, flags);
   add_speculation_flags(app, flags);
   add_server_flags(app, flags, key_file);
   add_rank_flags(app, flags.ranks);

@@ -19,11 +19,13 @@ struct EngineFlags {
   engine::LoadOptions model;
   engine::HttpOptions http;
   RankFlags ranks;
-  std::vector<std::string> arguments;  // as given, without the program's name
+  std::vector<std::string> arguments;     // as given, without the program's name
   std::vector<std::string> served_names;  // empty: the folder's name
   std::vector<std::string> api_keys;
   std::optional<int32_t> max_model_len;  // absent: kDefaultModelLen, or less if the model ends earlier
   std::optional<std::string> speculative_config;  // absent: as many drafts as the checkpoint offers
+  int32_t parallel_prefills = 2;
+  double max_token_gap_ms = 0;
   size_t max_queued = 256;
   size_t engram_cache_mib = 256;
   double drain_timeout_s = 30;

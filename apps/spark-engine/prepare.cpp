@@ -74,6 +74,7 @@ Prepared prepare(const EngineFlags& flags) {
   prepared.tokenizer =
       std::make_unique<text::Tokenizer>(text::Tokenizer::from_file(folder + "/tokenizer.json"));
   prepared.load = flags.model;
+  prepared.load.spread_rows_above = flags.ranks.spread_rows_above;
   prepared.load.limits.max_context = context_length(flags, prepared.config);
   const size_t tables = std::max<size_t>(1, prepared.config.engram_layer_ids.size());
   prepared.load.engram.cache_bytes = (flags.engram_cache_mib << 20) / tables;
@@ -84,6 +85,8 @@ Prepared prepare(const EngineFlags& flags) {
   service.generation = generation_config(flags);
   service.engine.eos_token = end_token(prepared.config, *prepared.tokenizer, folder);
   service.engine.max_waiting = flags.max_queued;
+  service.engine.parallel_prefills = flags.parallel_prefills;
+  service.engine.max_token_gap_ms = flags.max_token_gap_ms;
   service.engine.speculation = speculation(flags, prepared.config);
   const RankFlags& ranks = flags.ranks;
   // The ranks of a machine share its cores and its memory; the first process looks at the memory for all.

@@ -29,6 +29,10 @@ void add_rank_flags(CLI::App& app, RankFlags& ranks) {
                  "Seconds that ranks wait for one another at the start")
       ->capture_default_str()
       ->check(number_between(0.1, 86400));
+  app.add_option("--spread-rows-above", ranks.spread_rows_above,
+                 "Steps of more tokens than this spread their residual streams over the ranks")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 20));
   app.add_option("--local-rank", ranks.local_rank, "")->group("")->check(CLI::Range(1, 7));
 }
 

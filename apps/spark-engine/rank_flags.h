@@ -16,6 +16,7 @@ struct RankFlags {
   std::optional<uint16_t> master_port;  // absent: kDefaultMasterPort, or a free one when all ranks are here
   bool headless = false;
   double rendezvous_timeout_s = 300;
+  int32_t spread_rows_above = 204;
   // Set for processes that the first one of a machine starts: which of its ranks this is.
   std::optional<int32_t> local_rank;
 

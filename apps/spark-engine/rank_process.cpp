@@ -31,8 +31,12 @@ engine::RankSettings rank_settings(const EngineFlags& flags, const engine::LoadO
                        {"the checkpoint's fingerprint", engine::checkpoint_fingerprint(flags.model.folder)},
                        {"--nnodes", std::to_string(flags.ranks.nnodes)},
                        {"--backend", load.backend},
+                       {"--spread-rows-above", std::to_string(load.spread_rows_above)},
                        {"--exact-prefill", load.exact_prefill ? "on" : "off"},
                        {"--max-model-len", std::to_string(limits.max_context)},
+                       {"--kv-cache-memory-bytes", std::to_string(limits.budget_bytes)},
+                       {"--enable-prefix-caching", limits.prefix_caching ? "on" : "off"},
+                       {"--prefix-cache-retention-interval", std::to_string(limits.retention)},
                        {"--max-num-seqs", std::to_string(limits.max_sequences)},
                        {"--max-num-batched-tokens", std::to_string(limits.max_step_rows)}}};
 }

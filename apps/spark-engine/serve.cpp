@@ -90,6 +90,10 @@ int serve(const EngineFlags& flags) {
       log_warning("anyone who reaches " + server.address() +
                   " can use this server: give it a key with --api-key-file");
     }
+    if (service.max_context() < prepared.load.limits.max_context) {
+      log_warning("the caches hold " + format_count(static_cast<uint64_t>(service.max_context())) +
+                  " tokens, less than --max-model-len; give them more with --kv-cache-memory-bytes");
+    }
     log_info("serving", {{"model", prepared.service.served_names.front()},
                          {"backend", model->backend().name()},
                          {"ranks", flags.ranks.tensor_parallel_size},

@@ -61,7 +61,7 @@ class Waiting {
 };
 
 struct Counter : EngineObserver {
-  void on_step(int64_t, int64_t) override {}
+  void on_step(const StepCounts&) override {}
   void on_first_token(double) override {}
   void on_next_tokens(int64_t, double) override {}
   void on_finish(const ChoiceRecord&) override {}
@@ -164,7 +164,8 @@ void run(const Flags& flags) {
   SpeculationOptions paying = every;
   paying.adaptive = true;
   paying.cost_scale = flags.cost_scale;
-  paying.costs = measure_step_costs(*model, {.max_sequences = most, .max_drafts = every.max_drafts});
+  paying.costs = measure_step_costs(
+      *model, {.max_sequences = most, .max_drafts = every.max_drafts, .drawn = flags.drawn});
   std::printf("costs: %s\n", paying.costs.describe().c_str());
   std::printf("%8s %-10s %10s %14s %8s %12s %10s\n", "streams", "drafts", "tokens/s", "tokens/cpu-s", "ratio",
               "tokens/step", "verified");

@@ -55,6 +55,8 @@ struct DeliveryFields {
   bool continuous_usage_stats = false;      // usage in every event
   bool return_token_ids = false;            // token ids beside the text
   bool return_tokens_as_token_ids = false;  // "token_id:N" for tokens in logprobs
+  bool return_progress = false;             // llama.cpp's: events that say how far the prompt has been read
+  std::string cache_salt;                   // prefixes are shared with requests of the same salt only
   std::string user;                         // tells clients behind one address apart, for fair queueing
   int64_t priority = 0;                     // accepted; all requests are equal
 };

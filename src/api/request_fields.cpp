@@ -33,7 +33,6 @@ constexpr KnownField kKnownFields[] = {
     {"prompt_cache_key", Neutral::kAnything, ""},
     {"prompt_cache_retention", Neutral::kAnything, ""},
     {"prediction", Neutral::kAnything, ""},
-    {"cache_salt", Neutral::kAnything, ""},
     {"request_id", Neutral::kAnything, ""},
     {"include_reasoning", Neutral::kAnything, ""},
     {"spaces_between_special_tokens", Neutral::kAnything, ""},
@@ -281,6 +280,11 @@ DeliveryFields read_delivery(const JsonReader& root) {
   out.return_token_ids = root.field("return_token_ids").optional_boolean().value_or(false);
   out.return_tokens_as_token_ids =
       root.field("return_tokens_as_token_ids").optional_boolean().value_or(false);
+  out.return_progress = root.field("return_progress").optional_boolean().value_or(false);
+  if (const JsonReader salt = root.field("cache_salt"); salt.present()) {
+    out.cache_salt = salt.optional_string().value_or("");
+    if (out.cache_salt.empty()) salt.fault("must be a string that is not empty");
+  }
   out.user = root.field("user").optional_string().value_or("");
   out.priority = root.field("priority").optional_integer().value_or(0);
   return out;
@@ -307,7 +311,9 @@ std::vector<std::string> shared_field_names(Route route) {
                                     "user",
                                     "priority",
                                     "return_token_ids",
-                                    "return_tokens_as_token_ids"};
+                                    "return_tokens_as_token_ids",
+                                    "return_progress",
+                                    "cache_salt"};
   if (route == Route::kChat) names.insert(names.end(), {"max_completion_tokens", "top_logprobs"});
   return names;
 }
@@ -370,6 +376,8 @@ void write_delivery(const DeliveryFields& fields, Json& root) {
   }
   if (fields.return_token_ids) root["return_token_ids"] = true;
   if (fields.return_tokens_as_token_ids) root["return_tokens_as_token_ids"] = true;
+  if (fields.return_progress) root["return_progress"] = true;
+  if (!fields.cache_salt.empty()) root["cache_salt"] = fields.cache_salt;
   if (!fields.user.empty()) root["user"] = fields.user;
   if (fields.priority != 0) root["priority"] = fields.priority;
 }

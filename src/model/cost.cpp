@@ -2,9 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+
+#include "common/error.h"
 
 namespace spark::model {
 namespace {
+
+int64_t places(int64_t positions) {
+  return (positions + kNativeBlockTokens - 1) / kNativeBlockTokens;
+}
 
 double real(int64_t value) {
   return static_cast<double>(value);
@@ -61,29 +68,53 @@ CacheCost cache_cost(const ModelConfig& config) {
   return cost;
 }
 
+NativeCacheBlocks native_cache_blocks(const NativeCacheLimits& limits, const NativeCacheCosts& costs) {
+  const int64_t whole = places(limits.context);
+  const int64_t everything = limits.sequences * whole;
+  // A sequence holds its last positions and the rows of the step; both may straddle a block border.
+  const int64_t kept = places(costs.window + kNativeMaxRollback) + 2;
+  const int64_t least_window = std::min(limits.sequences * kept + places(limits.step_rows), everything);
+  const int64_t per_checkpoint = std::max<int64_t>(1, places(costs.window - 1));
+  const bool caching = limits.prefix_caching && costs.whole_block_bytes > 0;
+  if (costs.whole_block_bytes == 0) return {.window = least_window, .whole = 0};
+  if (limits.budget_bytes == 0) {
+    const int64_t checkpoints = caching ? kNativeCheckpoints * limits.sequences : 0;
+    return {.window = least_window + std::min(checkpoints * per_checkpoint, everything), .whole = everything};
+  }
+  const int64_t rest = limits.budget_bytes - costs.fixed_bytes - least_window * costs.window_block_bytes;
+  if (rest < costs.whole_block_bytes) {
+    const int64_t least = limits.budget_bytes - rest + costs.whole_block_bytes;
+    throw Error("the caches cannot do with " + std::to_string(limits.budget_bytes) + " bytes",
+                "--kv-cache-memory-bytes",
+                "give them " + std::to_string(least) + " or more, or fewer sequences or rows of a step");
+  }
+  if (!caching)
+    return {.window = least_window, .whole = std::min(rest / costs.whole_block_bytes, everything)};
+  constexpr int64_t kCheckpointShare = 4;
+  const int64_t checkpoints = rest / kCheckpointShare / costs.window_block_bytes;
+  return {.window = least_window + checkpoints,
+          .whole = (rest - checkpoints * costs.window_block_bytes) / costs.whole_block_bytes};
+}
+
 NativeCacheBytes native_cache_bytes(const ModelConfig& config, const NativeCacheLimits& limits) {
   constexpr int64_t kFloatBytes = 4;
-  constexpr int64_t kTables = 2;
-  const auto places = [](int64_t positions) {
-    return (positions + kNativeBlockTokens - 1) / kNativeBlockTokens;
-  };
   const CacheCost cost = cache_cost(config);
-  const int64_t whole = places(limits.context);
-  // A sequence holds its last positions and the rows of the step; both may straddle a block border.
-  const int64_t kept = places(config.sliding_window + kNativeMaxRollback) + 2;
-  const int64_t window_blocks =
-      std::min(limits.sequences * kept + places(limits.step_rows), limits.sequences * whole);
   NativeCacheBytes bytes;
-  bytes.window = window_blocks * kNativeBlockTokens * cost.window_record * config.all_layers();
+  NativeCacheCosts costs{.window = config.sliding_window,
+                         .window_block_bytes = kNativeBlockTokens * cost.window_record * config.all_layers()};
   for (const int64_t layer : config.kv_source_layer_ids) {
     const int64_t ratio = config.compress_ratios[static_cast<size_t>(layer)];
-    bytes.global +=
-        limits.sequences * whole * (kNativeBlockTokens / ratio) * (cost.main_record + cost.index_record);
+    costs.whole_block_bytes += (kNativeBlockTokens / ratio) * (cost.main_record + cost.index_record);
     if (ratio > 1) {
       bytes.pairs += limits.sequences * (kNativeMaxRollback + 1) * 2 * config.head_dim * kFloatBytes;
     }
   }
-  bytes.tables = kTables * limits.sequences * whole * static_cast<int64_t>(sizeof(int32_t));
+  bytes.tables =
+      kNativeCacheGroups * limits.sequences * places(limits.context) * static_cast<int64_t>(sizeof(int32_t));
+  costs.fixed_bytes = bytes.pairs + bytes.tables;
+  const NativeCacheBlocks blocks = native_cache_blocks(limits, costs);
+  bytes.window = blocks.window * costs.window_block_bytes;
+  bytes.global = blocks.whole * costs.whole_block_bytes;
   return bytes;
 }
 

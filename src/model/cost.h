@@ -28,18 +28,43 @@ struct CacheCost {
 };
 CacheCost cache_cost(const ModelConfig& config);
 
-// What the native engine allocates for its caches: blocks of kNativeBlockTokens positions in two groups,
-// window records of all layers and main + index records of every source, room for every sequence's whole
-// context, the open pairs of ratio-2 sources and both block tables. engine/cache allocates exactly this (a
-// test compares).
+// What the native engine allocates for its caches: blocks of kNativeBlockTokens positions in four groups
+// (window records of the backbone, of the drafter, main records, index keys), the open pairs of ratio-2
+// sources and a block table for each group. engine/cache takes its sizes from here (a test compares what it
+// allocates).
 inline constexpr int64_t kNativeBlockTokens = 256;
 inline constexpr int64_t kNativeMaxRollback = 31;
+inline constexpr int64_t kNativeCacheGroups = 4;
+// Checkpoints of the prefix cache when no budget is given, for each sequence.
+inline constexpr int64_t kNativeCheckpoints = 8;
 
 struct NativeCacheLimits {
   int64_t sequences = 1;
   int64_t context = 4096;   // tokens of one sequence
   int64_t step_rows = 512;  // rows of one step, all sequences together
+  // Bytes of all of it; 0: room for every sequence's whole context. With a budget sequences share what there
+  // is.
+  int64_t budget_bytes = 0;
+  bool prefix_caching = false;
 };
+
+// What the sizes depend on beside the limits.
+struct NativeCacheCosts {
+  int64_t window = 0;              // positions
+  int64_t window_block_bytes = 0;  // backbone and drafter
+  int64_t whole_block_bytes = 0;   // main and index records of all sources; 0: there are none
+  int64_t fixed_bytes = 0;         // open pairs and tables
+};
+
+struct NativeCacheBlocks {
+  int64_t window = 0;  // of each window group: what running sequences need at most, then checkpoints
+  int64_t whole = 0;   // of each whole group
+};
+
+// The smallest budget is one with a block for one sequence beside the windows; Error for a smaller one. A
+// budget gives a quarter of what is beyond windows to checkpoints of the prefix cache, the rest to whole
+// blocks.
+NativeCacheBlocks native_cache_blocks(const NativeCacheLimits& limits, const NativeCacheCosts& costs);
 
 struct NativeCacheBytes {
   int64_t window = 0;

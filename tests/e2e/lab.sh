@@ -1,5 +1,6 @@
 #!/bin/sh
-# The lab, tried: up, SSH, cables, faults, leftovers of a killed run, down. Usage: lab.sh SPARK ENGINE SOURCE_DIR
+# The lab, tried: up, SSH, cables, the memory guard on a container, faults, leftovers of a killed run, down.
+# Usage: lab.sh SPARK ENGINE SOURCE_DIR
 # Needs root; exits with 77 (skipped) without.
 set -eu
 spark=$1
@@ -79,6 +80,18 @@ if grep -q 'nodes, docker' "$work/out"; then
   ids=$(for n in 1 2 3; do on "node$n" 'docker image inspect -f {{.Id}} spark-engine:lab'; done | sort -u)
   [ "$(echo "$ids" | wc -l)" -eq 1 ] || fail "the image differs between nodes: $ids"
   on node1 'docker run --rm --network=host spark-engine:lab --version' | grep -q '^spark-engine' || fail "the image does not run"
+  # The guard's real kill path: a container, an impossible threshold.
+  if [ -x "$lab/shared/bin/spark-guard" ]; then
+    on node1 'tar -C /srv/spark-lab/bin -c spark-guard | docker import - victim >/dev/null
+      docker run -d --name victim --memory=64m --network=host victim /spark-guard --service none --threshold-mib 1 --interval 1 \
+        --wait 300 --run-folder / --docker-socket "" >/dev/null' || fail "no container to guard"
+    on node1 'projects/spark-deploy/bin/spark-guard --service victim --threshold-gib 100000 --interval 0.1 --phase steady' 2>/dev/null &&
+      fail "the guard did not kill"
+    [ "$(on node1 'docker inspect -f {{.State.ExitCode}} victim')" = 137 ] || fail "the container did not end with 137"
+    on node1 'grep -x state=killed /run/spark-guard/victim.status && grep -x means=cgroup /run/spark-guard/victim.status' >/dev/null ||
+      { on node1 'cat /run/spark-guard/victim.status' >&2; fail "the guard does not say what it did"; }
+    on node1 'docker rm victim >/dev/null'
+  fi
   "$spark" lab fault --dir "$lab" docker node3 >/dev/null
   on node3 'docker ps' >/dev/null 2>&1 && fail "Docker still runs"
   "$spark" lab heal --dir "$lab" docker >/dev/null

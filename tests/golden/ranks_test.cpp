@@ -48,7 +48,9 @@ std::vector<float> last_row(StepModel& model, int32_t sequence, const std::vecto
       rows.push_back({.sequence = sequence,
                       .token = tokens[t],
                       .position = from + static_cast<int32_t>(t),
-                      .wants_logits = t + 1 == tokens.size()});
+                      .wants_logits = t + 1 == tokens.size(),
+                      .encoder_only = from == 0 && may_skip_decoder(model, static_cast<int64_t>(t),
+                                                                    static_cast<int64_t>(tokens.size()))});
     }
     const auto got = model.run(rows);
     logits.assign(got.begin(), got.end());
@@ -76,12 +78,14 @@ using Wrap = std::function<std::unique_ptr<Communicator>(Communicator&)>;
 
 // Gives the work a model over so many ranks, whose communicators `wrap` may put something around.
 void with_ranks(int32_t ranks, const std::string& folder, const std::string& backend,
-                const std::function<void(StepModel&)>& work, const Wrap& wrap = {}) {
+                const std::function<void(StepModel&)>& work, const Wrap& wrap = {},
+                int32_t spread_rows_above = 1 << 20) {
   const auto load = [&](Communicator* communicator) {
     return load_model({.folder = folder,
                        .backend = backend,
                        .threads = 1,
                        .limits = kLimits,
+                       .spread_rows_above = spread_rows_above,
                        .communicator = communicator});
   };
   if (ranks == 1) {
@@ -226,7 +230,9 @@ TEST(Ranks, RowsDoNotDependOnTheirBatch) {
           rows.push_back({.sequence = static_cast<int32_t>(p),
                           .token = prompts[p][t],
                           .position = static_cast<int32_t>(t),
-                          .wants_logits = last});
+                          .wants_logits = last,
+                          .encoder_only = may_skip_decoder(model, static_cast<int64_t>(t),
+                                                           static_cast<int64_t>(prompts[p].size()))});
           if (last) wanted.push_back(p);
         }
         done[p] += count;
@@ -281,6 +287,31 @@ TEST(Ranks, ARankLoadsItsPartOnly) {
   }
 }
 
+// Residual streams spread over the ranks by rows: the same logits and drafts, bit for bit, also where a step
+// goes on with fewer rows, and beside steps that are not spread.
+TEST(Ranks, SpreadRowsChangeNoBit) {
+  const std::string& checkpoint = golden::synthetic_checkpoint();
+  auto prompts = random_prompts(vocabulary_of(checkpoint));
+  prompts.resize(6);
+  for (const int32_t ranks : {2, 3, 4}) {
+    std::vector<Answer> whole;
+    for (const int32_t above : {1 << 20, 0, 40}) {
+      std::vector<Answer> got;
+      with_ranks(
+          ranks, checkpoint, "cpu",
+          [&](StepModel& model) {
+            for (const auto& prompt : prompts) got.push_back(answer(model, prompt));
+          },
+          {}, above);
+      if (whole.empty()) whole = got;
+      for (size_t p = 0; p < prompts.size(); ++p) {
+        EXPECT_EQ(got[p].logits, whole[p].logits) << ranks << " ranks, above " << above << ", prompt " << p;
+        EXPECT_EQ(got[p].drafts, whole[p].drafts) << ranks << " ranks, above " << above << ", prompt " << p;
+      }
+    }
+  }
+}
+
 class WrappedCommunicator : public Communicator {
  public:
   explicit WrappedCommunicator(Communicator& inner) : inner_(inner) {}
@@ -288,6 +319,10 @@ class WrappedCommunicator : public Communicator {
   int32_t ranks() const override { return inner_.ranks(); }
   bool recordable() const override { return inner_.recordable(); }
   void sum_rows(uint16_t* x, int32_t rows, int32_t cols) override { inner_.sum_rows(x, rows, cols); }
+  void sum_own_rows(uint16_t* x, int32_t rows, int32_t cols) override { inner_.sum_own_rows(x, rows, cols); }
+  void gather_rows(std::span<const SpreadRows> arrays, int32_t rows) override {
+    inner_.gather_rows(arrays, rows);
+  }
   void gather_columns(const GatherColumns& args) override { inner_.gather_columns(args); }
   void note(std::span<const uint8_t> call) override { inner_.note(call); }
   std::string meet(std::string_view failure) override { return inner_.meet(failure); }

@@ -3,8 +3,10 @@
 //
 //   communicator.sum_rows(y, rows, hidden);              // after the output projection and the experts
 //   communicator.gather_columns({.part = part, ...});    // after projections split by their outputs
-//   communicator.note(plan);                             // every rank was told to do the same ...
-//   communicator.meet(failure);                          // ... and every rank is ready for it
+//   communicator.sum_own_rows(y, rows, hidden);          // steps of many rows: the residual streams are
+//   spread communicator.gather_rows({{x, row_bytes}}, rows);    // over the ranks by rows, and joined where
+//   all are read communicator.note(plan);                             // every rank was told to do the same
+//   ... communicator.meet(failure);                          // ... and every rank is ready for it
 //
 // Buffers lie in the backend's memory; calls are ordered with its operations. Sums add the ranks' BF16 values
 // in FP32 in rank order and round once, so a row's result depends on nothing but the row. Everything throws
@@ -30,6 +32,23 @@ struct GatherColumns {
   bool first_rank_only = false;  // the other ranks leave `all` as it is
 };
 
+// Rows that a rank owns while the rows of a step are spread over the ranks: as many each, the last ones less.
+struct RowRange {
+  int32_t first = 0;
+  int32_t rows = 0;
+};
+constexpr RowRange own_rows(int32_t rows, int32_t rank, int32_t ranks) {
+  const int32_t even = (rows + ranks - 1) / ranks;
+  const int32_t first = even * rank < rows ? even * rank : rows;
+  return {first, rows - first < even ? rows - first : even};
+}
+
+// An array [rows][row_bytes] of which each rank holds its own rows.
+struct SpreadRows {
+  void* rows = nullptr;
+  int64_t row_bytes = 0;
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -42,6 +61,10 @@ class Communicator {
 
   // In place, BF16 [rows][cols].
   virtual void sum_rows(uint16_t* x, int32_t rows, int32_t cols) = 0;
+  // The same sums, of this rank's own rows only; the others are left as they are.
+  virtual void sum_own_rows(uint16_t* x, int32_t rows, int32_t cols) = 0;
+  // In place: every rank gets all rows.
+  virtual void gather_rows(std::span<const SpreadRows> arrays, int32_t rows) = 0;
   virtual void gather_columns(const GatherColumns& args) = 0;
 
   // Mixes what this rank was told to do into its running digest.
@@ -59,6 +82,8 @@ class SoloCommunicator final : public Communicator {
   int32_t ranks() const override { return 1; }
   bool recordable() const override { return true; }
   void sum_rows(uint16_t*, int32_t, int32_t) override {}
+  void sum_own_rows(uint16_t*, int32_t, int32_t) override {}
+  void gather_rows(std::span<const SpreadRows>, int32_t) override {}
   void gather_columns(const GatherColumns&) override {}
   void note(std::span<const uint8_t>) override {}
   std::string meet(std::string_view failure) override { return std::string(failure); }

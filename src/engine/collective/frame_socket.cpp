@@ -25,6 +25,16 @@ std::string system_fault(int number) {
   return std::strerror(number);
 }
 
+// A socket that connects to a free port of its own machine may be given just that port, and then talks to
+// itself.
+bool talks_to_itself(int fd) {
+  sockaddr_storage own{}, peer{};
+  socklen_t own_length = sizeof own, peer_length = sizeof peer;
+  return ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&
+         ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_length) == 0 &&
+         own_length == peer_length && std::memcmp(&own, &peer, own_length) == 0;
+}
+
 std::string peer_name(int fd) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
@@ -167,17 +177,18 @@ Descriptor connect_to(const std::string& address, uint16_t port, int timeout_ms,
     Descriptor socket(
         ::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, each->ai_protocol));
     if (!socket.open()) continue;
-    if (::connect(socket.get(), each->ai_addr, each->ai_addrlen) == 0) return socket;
-    int fault = errno;
+    int fault = ::connect(socket.get(), each->ai_addr, each->ai_addrlen) == 0 ? 0 : errno;
     if (fault == EINPROGRESS) {
       pollfd wait{socket.get(), POLLOUT, 0};
       socklen_t length = sizeof fault;
       if (::poll(&wait, 1, timeout_ms) <= 0) {
         fault = ETIMEDOUT;
-      } else if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &fault, &length) == 0 && fault == 0) {
-        return socket;
+      } else if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &fault, &length) != 0) {
+        fault = errno;
       }
     }
+    if (fault == 0 && !talks_to_itself(socket.get())) return socket;
+    if (fault == 0) fault = ECONNREFUSED;
     why = system_fault(fault);
   }
   return Descriptor();

@@ -20,6 +20,12 @@ std::span<uint8_t> writable_bytes_of(std::span<T> values) {
   return {reinterpret_cast<uint8_t*>(values.data()), values.size_bytes()};
 }
 
+template <typename T>
+std::span<T> slice_of(std::span<T> x, size_t slice, int32_t rank) {
+  const size_t begin = std::min(slice * static_cast<size_t>(rank), x.size());
+  return x.subspan(begin, std::min(slice, x.size() - begin));
+}
+
 // What a rank says when the ranks meet.
 struct Standing {
   uint64_t digest = 0;
@@ -77,7 +83,10 @@ void HostCommunicator::sum_rows(uint16_t* x, int32_t rows, int32_t cols) {
   if (values.size_bytes() <= one_shot_bytes_) {
     sum_at_once(values);
   } else {
-    sum_in_slices(values);
+    const size_t slice = (values.size() + static_cast<size_t>(ranks()) - 1) / static_cast<size_t>(ranks());
+    sum_own_slice(values, slice);
+    exchange_slices(writable_bytes_of(values), slice * sizeof(uint16_t));
+    transport_.wait();
   }
 }
 
@@ -95,13 +104,8 @@ void HostCommunicator::sum_at_once(std::span<uint16_t> x) {
   add_in_rank_order(x, parts_, rank(), ranks());
 }
 
-void HostCommunicator::sum_in_slices(std::span<uint16_t> x) {
-  const size_t even = (x.size() + static_cast<size_t>(ranks()) - 1) / static_cast<size_t>(ranks());
-  const auto slice = [&](int32_t r) {
-    const size_t begin = std::min(even * static_cast<size_t>(r), x.size());
-    return x.subspan(begin, std::min(even, x.size() - begin));
-  };
-  const std::span<uint16_t> own = slice(rank());
+void HostCommunicator::sum_own_slice(std::span<uint16_t> x, size_t slice) {
+  const std::span<uint16_t> own = slice_of(x, slice, rank());
   parts_.resize(own.size() * static_cast<size_t>(ranks() - 1));
   size_t part = 0;
   for (int32_t r = 0; r < ranks(); ++r) {
@@ -109,15 +113,35 @@ void HostCommunicator::sum_in_slices(std::span<uint16_t> x) {
     transport_.receive(r, writable_bytes_of(std::span(parts_).subspan(part++ * own.size(), own.size())));
   }
   for (int32_t r = 0; r < ranks(); ++r) {
-    if (r != rank()) transport_.send(r, bytes_of(std::span<const uint16_t>(slice(r))));
+    if (r != rank()) transport_.send(r, bytes_of(std::span<const uint16_t>(slice_of(x, slice, r))));
   }
   transport_.wait();
   add_in_rank_order(own, parts_, rank(), ranks());
+}
+
+void HostCommunicator::exchange_slices(std::span<uint8_t> x, size_t slice) {
   for (int32_t r = 0; r < ranks(); ++r) {
-    if (r != rank()) transport_.receive(r, writable_bytes_of(slice(r)));
+    if (r != rank()) transport_.receive(r, slice_of(x, slice, r));
   }
   for (int32_t r = 0; r < ranks(); ++r) {
-    if (r != rank()) transport_.send(r, bytes_of(std::span<const uint16_t>(own)));
+    if (r != rank()) transport_.send(r, slice_of(x, slice, rank()));
+  }
+}
+
+void HostCommunicator::sum_own_rows(uint16_t* x, int32_t rows, int32_t cols) {
+  if (ranks() == 1 || rows == 0) return;
+  const auto width = static_cast<size_t>(cols);
+  const auto even = static_cast<size_t>(own_rows(rows, 0, ranks()).rows);
+  sum_own_slice({x, static_cast<size_t>(rows) * width}, even * width);
+}
+
+void HostCommunicator::gather_rows(std::span<const SpreadRows> arrays, int32_t rows) {
+  if (ranks() == 1 || rows == 0) return;
+  const auto even = static_cast<size_t>(own_rows(rows, 0, ranks()).rows);
+  for (const SpreadRows& array : arrays) {
+    const auto row_bytes = static_cast<size_t>(array.row_bytes);
+    exchange_slices({static_cast<uint8_t*>(array.rows), static_cast<size_t>(rows) * row_bytes},
+                    even * row_bytes);
   }
   transport_.wait();
 }

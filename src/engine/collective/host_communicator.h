@@ -27,6 +27,8 @@ class HostCommunicator final : public Communicator {
   int32_t ranks() const override { return transport_.ranks(); }
   bool recordable() const override { return false; }
   void sum_rows(uint16_t* x, int32_t rows, int32_t cols) override;
+  void sum_own_rows(uint16_t* x, int32_t rows, int32_t cols) override;
+  void gather_rows(std::span<const SpreadRows> arrays, int32_t rows) override;
   void gather_columns(const GatherColumns& args) override;
   void note(std::span<const uint8_t> call) override;
   std::string meet(std::string_view failure) override;
@@ -35,7 +37,10 @@ class HostCommunicator final : public Communicator {
 
  private:
   void sum_at_once(std::span<uint16_t> x);
-  void sum_in_slices(std::span<uint16_t> x);
+  // Slice r of x is [r * slice, (r + 1) * slice), as far as x goes: adds up this rank's.
+  void sum_own_slice(std::span<uint16_t> x, size_t slice);
+  // In place: every rank gets all slices.
+  void exchange_slices(std::span<uint8_t> x, size_t slice);
 
   Transport& transport_;
   const size_t one_shot_bytes_;

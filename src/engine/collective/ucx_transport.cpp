@@ -19,6 +19,8 @@ using Clock = std::chrono::steady_clock;
 
 // How long a broken connection waits for the membership to say which rank was lost and why.
 constexpr int kReasonWaitMs = 1500;
+// Calls of progress between two looks at what has finished.
+constexpr int kProgressCalls = 64;
 // How long closing waits for messages that are still under way.
 constexpr auto kFlushTime = std::chrono::milliseconds(500);
 
@@ -101,7 +103,8 @@ class UcxTransport::Impl {
         Clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(options_.spin_us * 1e3));
     for (;;) {
       if (aborted_.load(std::memory_order_acquire)) throw RankLost(reason());
-      while (::ucp_worker_progress(worker_) != 0) {
+      // Until nothing more moves, but never without another look at the abort.
+      for (int i = 0; i < kProgressCalls && ::ucp_worker_progress(worker_) != 0; ++i) {
       }
       if (retire()) return;
       if (Clock::now() < sleep_at) continue;

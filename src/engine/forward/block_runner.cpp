@@ -3,6 +3,47 @@
 #include <cmath>
 
 namespace spark::engine {
+namespace {
+
+QuantisedRows rows_from(const QuantisedRows& rows, int64_t first, int64_t cols) {
+  return {.codes = rows.codes + first * cols, .scales = rows.scales + first * cols / 32};
+}
+
+}  // namespace
+
+RowRange BlockRunner::held_rows(const StepRows& step) const {
+  if (!spreads(step)) return {0, step.rows};
+  return own_rows(step.rows, communicator_.rank(), communicator_.ranks());
+}
+
+StepRows BlockRunner::held(const StepRows& step) const {
+  const RowRange range = held_rows(step);
+  StepRows part = step;
+  part.rows = range.rows;
+  for (const int32_t** field :
+       {&part.token, &part.position, &part.sequence, &part.first_row, &part.last_row, &part.window_start}) {
+    *field += range.first;
+  }
+  part.is_image += range.first;
+  return part;
+}
+
+void BlockRunner::join_rows(const StepRows& step, std::initializer_list<SpreadRows> arrays) {
+  if (spreads(step)) communicator_.gather_rows({arrays.begin(), arrays.size()}, step.rows);
+}
+
+void BlockRunner::join_streams(const StepRows& step) {
+  join_rows(step, {{scratch_.h, 2 * config_.stream_width()}, {scratch_.expert_mix.pre, 4 * config_.hc_mult}});
+}
+
+void BlockRunner::sum(const StepRows& step, uint16_t* x, int64_t cols) {
+  if (spreads(step)) {
+    communicator_.sum_own_rows(x, step.rows, narrow(cols));
+  } else {
+    communicator_.sum_rows(x, step.rows, narrow(cols));
+  }
+}
+
 void BlockRunner::embed(const StepRows& step, const Weight& table, const uint16_t* overrides,
                         const int32_t* override_rows) {
   backend_.embed({.step = step,
@@ -15,62 +56,72 @@ void BlockRunner::embed(const StepRows& step, const Weight& table, const uint16_
                   .h = scratch_.h,
                   .pre = scratch_.expert_mix.pre});
   // Every row is whole on one rank and zero on the others.
-  communicator_.sum_rows(scratch_.h, step.rows, narrow(config_.stream_width()));
+  sum(step, scratch_.h, config_.stream_width());
 }
 
 void BlockRunner::mix(const StepRows& step, const MhcWeights& weights, const MixBuffers& out) {
-  backend_.mhc_mix({.rows = step.rows,
+  const RowRange own = held_rows(step);
+  const int64_t streams = config_.hc_mult;
+  backend_.mhc_mix({.rows = own.rows,
                     .streams = narrow(config_.hc_mult),
                     .hidden = narrow(config_.hidden_size),
                     .iterations = narrow(config_.hc_sinkhorn_iters),
                     .eps = static_cast<float>(config_.hc_eps),
                     .norm_eps = norm_eps(),
-                    .h = scratch_.h,
+                    .h = scratch_.h + own.first * config_.stream_width(),
                     .fn = &weights.fn,
                     .scale = weights.scale,
                     .base = weights.base,
-                    .pre = out.pre,
-                    .post = out.post,
-                    .comb = out.comb});
+                    .pre = out.pre + own.first * streams,
+                    .post = out.post + own.first * streams,
+                    .comb = out.comb + own.first * streams * streams});
 }
 
 void BlockRunner::collapse(const StepRows& step, const float* pre, const uint16_t* norm) {
-  backend_.mhc_collapse({.rows = step.rows,
+  const RowRange own = held_rows(step);
+  backend_.mhc_collapse({.rows = own.rows,
                          .streams = narrow(config_.hc_mult),
                          .hidden = narrow(config_.hidden_size),
                          .norm_eps = norm_eps(),
-                         .h = scratch_.h,
-                         .pre = pre,
+                         .h = scratch_.h + own.first * config_.stream_width(),
+                         .pre = pre + own.first * config_.hc_mult,
                          .norm_weight = norm,
-                         .x = scratch_.x,
-                         .x_q = scratch_.x_q});
+                         .x = scratch_.x + own.first * config_.hidden_size,
+                         .x_q = rows_from(scratch_.x_q, own.first, config_.hidden_size)});
 }
 
 void BlockRunner::expand(const StepRows& step, const MixBuffers& mix) {
-  backend_.mhc_expand({.rows = step.rows,
+  const RowRange own = held_rows(step);
+  const int64_t streams = config_.hc_mult;
+  backend_.mhc_expand({.rows = own.rows,
                        .streams = narrow(config_.hc_mult),
                        .hidden = narrow(config_.hidden_size),
-                       .y = scratch_.y,
-                       .post = mix.post,
-                       .comb = mix.comb,
-                       .h = scratch_.h});
+                       .y = scratch_.y + own.first * config_.hidden_size,
+                       .post = mix.post + own.first * streams,
+                       .comb = mix.comb + own.first * streams * streams,
+                       .h = scratch_.h + own.first * config_.stream_width()});
 }
 
 void BlockRunner::attention_input(const StepRows& step, const BlockWeights& block) {
   collapse(step, scratch_.expert_mix.pre, block.attention.norm);
+  join_rows(step, {{scratch_.x, 2 * config_.hidden_size}});
 }
 
-void BlockRunner::begin_attention(const StepRows& step, const BlockWeights& block, const float* cos_sin) {
+void BlockRunner::begin_attention(const StepRows& step, const BlockWeights& block, const float* cos_sin,
+                                  bool reads_input) {
   const AttentionWeights& weights = block.attention;
   const int32_t q_rank = narrow(config_.q_lora_rank);
   const int32_t width = narrow(config_.head_dim);
   mix(step, block.attention_mix, scratch_.attention_mix);
-  attention_input(step, block);
-  backend_.linear({.rows = step.rows,
-                   .x_q = scratch_.x_q,
+  collapse(step, scratch_.expert_mix.pre, weights.norm);
+  const RowRange own = held_rows(step);
+  backend_.linear({.rows = own.rows,
+                   .x_q = rows_from(scratch_.x_q, own.first, config_.hidden_size),
                    .weight = &weights.wq_a_kv,
-                   .y = scratch_.q_kv,
+                   .y = scratch_.q_kv + int64_t{own.first} * (q_rank + width),
                    .y_stride = q_rank + width});
+  join_rows(step, {{scratch_.q_kv, 2 * int64_t{q_rank + width}}});
+  if (reads_input) join_rows(step, {{scratch_.x, 2 * config_.hidden_size}});
   backend_.rms_norm({.rows = step.rows,
                      .cols = q_rank,
                      .eps = norm_eps(),
@@ -130,7 +181,7 @@ void BlockRunner::attention_output(const StepRows& step, const BlockWeights& blo
                    .weight = &block.attention.wo_b,
                    .y = scratch_.y,
                    .y_stride = config_.hidden_size});
-  communicator_.sum_rows(scratch_.y, step.rows, narrow(config_.hidden_size));
+  sum(step, scratch_.y, config_.hidden_size);
 }
 
 void BlockRunner::add_attention(const StepRows& step) {
@@ -141,20 +192,26 @@ void BlockRunner::begin_experts(const StepRows& step, const BlockWeights& block)
   const ExpertLayerWeights& weights = block.experts;
   mix(step, block.expert_mix, scratch_.expert_mix);
   collapse(step, scratch_.attention_mix.pre, weights.norm);
-  backend_.linear({.rows = step.rows,
-                   .x = scratch_.x,
+  const RowRange own = held_rows(step);
+  float* logits = scratch_.router_logits + int64_t{own.first} * weights.experts;
+  backend_.linear({.rows = own.rows,
+                   .x = scratch_.x + own.first * config_.hidden_size,
                    .weight = &weights.gate,
-                   .y_f32 = scratch_.router_logits,
+                   .y_f32 = logits,
                    .y_stride = weights.experts});
-  backend_.route({.step = step,
+  backend_.route({.step = held(step),
                   .experts = weights.experts,
                   .top_k = weights.top_k,
                   .scale = static_cast<float>(config_.routed_scaling_factor),
-                  .logits = scratch_.router_logits,
+                  .logits = logits,
                   .bias = weights.bias,
                   .image_bias = weights.image_bias,
-                  .ids = scratch_.expert_ids,
-                  .weights = scratch_.expert_weights});
+                  .ids = scratch_.expert_ids + int64_t{own.first} * weights.top_k,
+                  .weights = scratch_.expert_weights + int64_t{own.first} * weights.top_k});
+  join_rows(step, {{scratch_.x_q.codes, config_.hidden_size},
+                   {scratch_.x_q.scales, config_.hidden_size / 32},
+                   {scratch_.expert_ids, 4 * int64_t{weights.top_k}},
+                   {scratch_.expert_weights, 4 * int64_t{weights.top_k}}});
 }
 
 void BlockRunner::expert_output(const StepRows& step, const BlockWeights& block) {
@@ -170,7 +227,7 @@ void BlockRunner::expert_output(const StepRows& step, const BlockWeights& block)
                     .bank = &weights.bank,
                     .shared = &weights.shared,
                     .y = scratch_.y});
-  communicator_.sum_rows(scratch_.y, step.rows, narrow(config_.hidden_size));
+  sum(step, scratch_.y, config_.hidden_size);
 }
 
 void BlockRunner::add_experts(const StepRows& step) {
@@ -178,15 +235,19 @@ void BlockRunner::add_experts(const StepRows& step) {
 }
 
 void BlockRunner::final_hidden(const StepRows& step, const uint16_t* norm, uint16_t* u, uint16_t* x) {
-  backend_.mhc_collapse({.rows = step.rows,
+  const RowRange own = held_rows(step);
+  const int64_t first = own.first * config_.hidden_size;
+  backend_.mhc_collapse({.rows = own.rows,
                          .streams = narrow(config_.hc_mult),
                          .hidden = narrow(config_.hidden_size),
                          .norm_eps = norm_eps(),
-                         .h = scratch_.h,
-                         .pre = scratch_.expert_mix.pre,
+                         .h = scratch_.h + own.first * config_.stream_width(),
+                         .pre = scratch_.expert_mix.pre + own.first * config_.hc_mult,
                          .norm_weight = norm,
-                         .u = u,
-                         .x = x});
+                         .u = u == nullptr ? nullptr : u + first,
+                         .x = x + first});
+  join_rows(step, {{x, 2 * config_.hidden_size}});
+  if (u != nullptr) join_rows(step, {{u, 2 * config_.hidden_size}});
 }
 
 }  // namespace spark::engine

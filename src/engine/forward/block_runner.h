@@ -14,6 +14,8 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
+#include <limits>
 
 #include "engine/collective/communicator.h"
 #include "engine/forward/scratch.h"
@@ -43,11 +45,25 @@ class BlockRunner {
 
   const BlockScratch& scratch() const { return scratch_; }
 
+  // Steps with more rows than this have their streams spread over the ranks: each rank mixes, collapses and
+  // expands its own rows only, and rows are joined where a sublayer reads them all. The same bits come out.
+  void spread_rows_above(int32_t rows) { spread_above_ = rows; }
+  bool spreads(const StepRows& step) const { return communicator_.ranks() > 1 && step.rows > spread_above_; }
+  // The rows of the step whose streams this rank holds: all, or its own.
+  RowRange held_rows(const StepRows& step) const;
+  StepRows held(const StepRows& step) const;
+  // Gives every rank all rows of arrays whose own rows it holds.
+  void join_rows(const StepRows& step, std::initializer_list<SpreadRows> arrays);
+  // Streams and mix that pass from one block to the next, on every rank.
+  void join_streams(const StepRows& step);
+
   void embed(const StepRows& step, const Weight& table, const uint16_t* overrides,
              const int32_t* override_rows);
   // Only the input of the attention sublayer, scratch().x: what a layer's entries are made from.
   void attention_input(const StepRows& step, const BlockWeights& block);
-  void begin_attention(const StepRows& step, const BlockWeights& block, const float* cos_sin);
+  // `reads_input`: scratch().x is read by others, so all its rows must be there.
+  void begin_attention(const StepRows& step, const BlockWeights& block, const float* cos_sin,
+                       bool reads_input);
   // Sublayer output in scratch().y, before it is added to the streams.
   void attention_output(const StepRows& step, const BlockWeights& block, const AttentionView& view);
   void add_attention(const StepRows& step);
@@ -60,6 +76,7 @@ class BlockRunner {
   float norm_eps() const { return static_cast<float>(config_.rms_norm_eps); }
 
  private:
+  void sum(const StepRows& step, uint16_t* x, int64_t cols);
   void mix(const StepRows& step, const MhcWeights& weights, const MixBuffers& out);
   void collapse(const StepRows& step, const float* pre, const uint16_t* norm);
   void expand(const StepRows& step, const MixBuffers& mix);
@@ -69,6 +86,7 @@ class BlockRunner {
   const model::ModelConfig& config_;
   const model::RankSplit& split_;
   BlockScratch scratch_;
+  int32_t spread_above_ = std::numeric_limits<int32_t>::max();
 };
 
 }  // namespace spark::engine

@@ -125,6 +125,36 @@ void Decoder::close_sequence(int32_t sequence) {
   engram_.truncate(sequence, 0);
 }
 
+// A prefix may reach to the last token but one. Where rows of prompts skip the decoder it must leave the rows
+// that do not: what the decoder and the drafter see of a prompt begins there, cached or not.
+int32_t Decoder::start_sequence(int32_t sequence, const SequenceStart& start) {
+  SPARK_CHECK(!start.tokens.empty());
+  const std::vector<int64_t> contents(start.tokens.begin(), start.tokens.end());
+  int32_t most = static_cast<int32_t>(contents.size()) - 1;
+  if (decoder_window() > 0) most = std::min(most, start.prompt_tokens - decoder_window());
+  const int32_t cached = cache_.open(sequence, {.contents = contents,
+                                                .most = std::max(0, most),
+                                                .encoder_only = decoder_window() > 0,
+                                                .salt = start.cache_salt});
+  engram_.truncate(sequence, 0);
+  for (const int32_t token : start.tokens.first(static_cast<size_t>(cached))) engram_.append(sequence, token);
+  return cached;
+}
+
+bool Decoder::has_room(std::span<const SequenceLength> lengths) const {
+  std::vector<int32_t> sequences, tokens;
+  for (const SequenceLength& wanted : lengths) {
+    sequences.push_back(wanted.sequence);
+    tokens.push_back(wanted.tokens);
+  }
+  return cache_.has_room(sequences, tokens);
+}
+
+CacheOccupancy Decoder::cache_occupancy() const {
+  const CacheGroupUsage main = cache_.usage().of(CacheGroup::kMain);
+  return {.blocks = main.blocks, .held = main.in_use, .cached = main.idle};
+}
+
 int32_t Decoder::max_drafts() const {
   return drafter_ == nullptr ? 0 : drafter_->block_size();
 }
@@ -136,6 +166,7 @@ Drafts Decoder::draft(std::span<const DraftRequest> requests) {
 
 void Decoder::set_observer(Observer* observer) {
   observer_ = observer;
+  spread_rows_above(spread_above_);  // an observer sees whole arrays
   if (observer == nullptr || observed_gates_ != nullptr) return;
   observed_gates_ = allocate_array<float>(*backend_, limits_.max_step_rows * config_.hc_mult);
   observed_scores_ =
@@ -157,8 +188,16 @@ void Decoder::check_rows(std::span<const StepRow> rows, const InjectedRows& inje
 }
 
 void Decoder::accept_rows(std::span<const StepRow> rows, const InjectedRows& injected) {
+  std::vector<int64_t> contents;
   for (const Run& run : runs_of(rows)) {
-    cache_.append(run.sequence, run.position, run.rows, run.encoder_only);
+    contents.clear();
+    // What an image put into its rows has no name in the prefix cache.
+    if (injected.row.empty()) {
+      for (const StepRow& row : rows.subspan(run.first, static_cast<size_t>(run.rows))) {
+        contents.push_back(row.token);
+      }
+    }
+    cache_.append(run.sequence, run.position, run.rows, run.encoder_only, contents);
     engram_.truncate(run.sequence, run.position);
     for (size_t t = run.first; t < run.first + static_cast<size_t>(run.rows); ++t) {
       if (!injected.row.empty() && injected.row[t] >= 0) {
@@ -281,7 +320,7 @@ std::span<const float> Decoder::run(std::span<const StepRow> rows, const Injecte
     }
     download_logits();
   });
-  for (const Run& run : runs_of(rows)) cache_.release_passed(run.sequence);
+  for (const Run& run : runs_of(rows)) cache_.commit(run.sequence);
   return logits_;
 }
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -57,6 +58,10 @@ class Decoder final : public StepModel {
   int32_t decoder_window() const override { return decoder_window_; }
   void open_sequence(int32_t sequence) override;
   void close_sequence(int32_t sequence) override;
+  int32_t start_sequence(int32_t sequence, const SequenceStart& start) override;
+  bool has_room(std::span<const SequenceLength> lengths) const override;
+  int32_t longest_sequence() const override { return cache_.longest_sequence(); }
+  CacheOccupancy cache_occupancy() const override;
   std::span<const float> run(std::span<const StepRow> rows) override { return run(rows, {}); }
 
   void prefetch(std::span<const int32_t> tokens, int32_t position) override {
@@ -75,6 +80,13 @@ class Decoder final : public StepModel {
 
   // Every layer for every row of a prompt from now on: decoder_window() is 0 then.
   void use_exact_prefill() { decoder_window_ = 0; }
+
+  // With several ranks: steps of more rows have their residual streams spread over the ranks by rows, which
+  // changes no bit.
+  void spread_rows_above(int32_t rows) {
+    spread_above_ = rows;
+    runner_.spread_rows_above(observer_ == nullptr ? rows : limits_.max_step_rows);
+  }
 
   const model::ModelConfig& config() const { return config_; }
   const model::LayerPlan& plan() const { return plan_; }
@@ -153,6 +165,7 @@ class Decoder final : public StepModel {
   std::vector<int32_t> wanted_rows_;
   int32_t longest_ = 0;  // positions of the longest sequence of the step, rounded up
   std::vector<float> logits_;
+  int32_t spread_above_ = std::numeric_limits<int32_t>::max();
   Observer* observer_ = nullptr;
   uint16_t* observed_scores_ = nullptr;  // BF16 [rows][entries]
   float* observed_gates_ = nullptr;      // FP32 [rows][S]

@@ -51,7 +51,10 @@ void Decoder::forward() {
     run_layer(layer);
   }
   runner_.final_hidden(step_, weights_.norm, nullptr, runner_.scratch().x);
-  if (drafter_ != nullptr) drafter_->follow(step_, aux_, angles_.plain);
+  if (drafter_ != nullptr) {
+    runner_.join_rows(step_, {{aux_, 2 * config_.main_proj_input()}});
+    drafter_->follow(step_, aux_, angles_.plain);
+  }
   if (observer_ != nullptr) {
     observe("final_hidden", ObservedType::kBf16, config_.hidden_size, runner_.scratch().x);
     observe("drafter_aux", ObservedType::kBf16, config_.main_proj_input(), aux_);
@@ -64,7 +67,10 @@ void Decoder::enter_decoder(const LayerWeights& layer) {
   compress(layer);
   has_entries_ = decoder_rows_.rows > 0;
   const bool fewer = decoder_rows_.rows < step_.rows;
-  if (fewer) keep_decoder_rows();
+  if (fewer) {
+    runner_.join_streams(step_);
+    keep_decoder_rows();
+  }
   step_ = decoder_rows_;
   if (fewer && step_.rows > 0) compute_angles();
 }
@@ -99,12 +105,14 @@ void Decoder::run_layer(const LayerWeights& layer) {
   }
   if (layer.role.engram >= 0) inject_engram(layer);
   if (layer.role.aux >= 0) {
-    backend_->stream_mean({.rows = step_.rows,
-                           .streams = narrow(config_.hc_mult),
-                           .hidden = narrow(config_.hidden_size),
-                           .h = scratch.h,
-                           .out = aux_ + layer.role.aux * config_.hidden_size,
-                           .out_stride = config_.main_proj_input()});
+    const RowRange own = runner_.held_rows(step_);
+    backend_->stream_mean(
+        {.rows = own.rows,
+         .streams = narrow(config_.hc_mult),
+         .hidden = narrow(config_.hidden_size),
+         .h = scratch.h + own.first * config_.stream_width(),
+         .out = aux_ + own.first * config_.main_proj_input() + layer.role.aux * config_.hidden_size,
+         .out_stride = config_.main_proj_input()});
   }
   attend(layer);
   runner_.begin_experts(step_, layer.block);
@@ -149,14 +157,15 @@ void Decoder::inject_engram(const LayerWeights& layer) {
                                   .element_bytes = sizeof(uint16_t),
                                   .all = engram_scratch_.kv});
   }
-  backend_->engram_inject({.step = step_,
+  const RowRange own = runner_.held_rows(step_);
+  backend_->engram_inject({.step = runner_.held(step_),
                            .streams = narrow(config_.hc_mult),
                            .hidden = narrow(config_.hidden_size),
                            .norm_eps = runner_.norm_eps(),
-                           .kv = engram_scratch_.kv,
+                           .kv = engram_scratch_.kv + own.first * config_.engram_output(),
                            .q_weight = layer.engram.q_weight,
                            .k_weight = layer.engram.k_weight,
-                           .h = runner_.scratch().h,
+                           .h = runner_.scratch().h + own.first * config_.stream_width(),
                            .gate = observer_ != nullptr ? observed_gates_ : nullptr});
   if (observer_ != nullptr) {
     observe(layer_name(layer, "engram_gate"), ObservedType::kF32, config_.hc_mult, observed_gates_);
@@ -169,7 +178,8 @@ void Decoder::attend(const LayerWeights& layer) {
   const BlockScratch& scratch = runner_.scratch();
   const float* angles = angles_of(layer.role);
   const PagedCache window = cache_.window(narrow(layer.role.layer));
-  runner_.begin_attention(step_, layer.block, angles);
+  const bool makes_entries = layer.role.owns_kv() && !has_entries_;
+  runner_.begin_attention(step_, layer.block, angles, makes_entries || layer.role.runs_indexer());
   if (observer_ != nullptr) {
     observe(layer_name(layer, "attn_in"), ObservedType::kBf16, config_.hidden_size, scratch.x);
   }

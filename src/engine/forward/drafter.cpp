@@ -138,7 +138,7 @@ void Drafter::forward(const StepRows& step) {
   runner_.embed(step, decoder_.embed, nullptr, nullptr);
   for (size_t m = 0; m < weights_.blocks.size(); ++m) {
     const BlockWeights& block = weights_.blocks[m];
-    runner_.begin_attention(step, block, angles_);
+    runner_.begin_attention(step, block, angles_, false);
     backend_.window_write({.step = step,
                            .width = width,
                            .pairs = pairs,

@@ -99,6 +99,7 @@ std::unique_ptr<Decoder> load_model(const LoadOptions& options, std::unique_ptr<
   auto model = std::make_unique<Decoder>(
       std::move(backend), std::move(checkpoint), config, std::move(classes), options.limits,
       options.communicator == nullptr ? solo : *options.communicator, options.engram);
+  model->spread_rows_above(options.spread_rows_above);
   if (options.exact_prefill) model->use_exact_prefill();
   return model;
 }

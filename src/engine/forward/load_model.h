@@ -24,8 +24,11 @@ struct LoadOptions {
   TableReaderOptions engram = {};
   LoadObserver* observer = nullptr;
   bool exact_prefill = false;  // all layers for all rows of a prompt
-  Communicator* communicator =
-      nullptr;  // of the group that this is a rank of; outlives the model. Null: alone
+  // With several ranks: steps of more rows spread their residual streams over the ranks. Below, one message
+  // each is faster than two.
+  int32_t spread_rows_above = 204;
+  // Of the group that this is a rank of; outlives the model. Null: alone.
+  Communicator* communicator = nullptr;
 };
 
 // The backends of this build.

@@ -11,6 +11,32 @@ void StagedCommunicator::sum_rows(uint16_t* x, int32_t rows, int32_t cols) {
   backend_.upload(x, rows_.data(), bytes);
 }
 
+void StagedCommunicator::sum_own_rows(uint16_t* x, int32_t rows, int32_t cols) {
+  if (!staged_) return inner_.sum_own_rows(x, rows, cols);
+  const auto width = static_cast<size_t>(cols);
+  rows_.resize(static_cast<size_t>(rows) * width);
+  backend_.download(rows_.data(), x, rows_.size() * sizeof(uint16_t));
+  inner_.sum_own_rows(rows_.data(), rows, cols);
+  const RowRange own = own_rows(rows, rank(), ranks());
+  const size_t first = static_cast<size_t>(own.first) * width;
+  backend_.upload(x + first, rows_.data() + first, static_cast<size_t>(own.rows) * width * sizeof(uint16_t));
+}
+
+void StagedCommunicator::gather_rows(std::span<const SpreadRows> arrays, int32_t rows) {
+  if (!staged_) return inner_.gather_rows(arrays, rows);
+  const RowRange own = own_rows(rows, rank(), ranks());
+  for (const SpreadRows& array : arrays) {
+    const auto row_bytes = static_cast<size_t>(array.row_bytes);
+    const size_t first = static_cast<size_t>(own.first) * row_bytes;
+    all_.resize(static_cast<size_t>(rows) * row_bytes);
+    backend_.download(all_.data() + first, static_cast<const uint8_t*>(array.rows) + first,
+                      static_cast<size_t>(own.rows) * row_bytes);
+    const SpreadRows host{all_.data(), array.row_bytes};
+    inner_.gather_rows({&host, 1}, rows);
+    backend_.upload(array.rows, all_.data(), all_.size());
+  }
+}
+
 void StagedCommunicator::gather_columns(const GatherColumns& args) {
   if (!staged_) return inner_.gather_columns(args);
   const auto row_bytes = static_cast<size_t>(args.rows) * static_cast<size_t>(args.element_bytes);

@@ -24,6 +24,8 @@ class StagedCommunicator final : public Communicator {
   int32_t ranks() const override { return inner_.ranks(); }
   bool recordable() const override { return inner_.recordable(); }
   void sum_rows(uint16_t* x, int32_t rows, int32_t cols) override;
+  void sum_own_rows(uint16_t* x, int32_t rows, int32_t cols) override;
+  void gather_rows(std::span<const SpreadRows> arrays, int32_t rows) override;
   void gather_columns(const GatherColumns& args) override;
   void note(std::span<const uint8_t> call) override { inner_.note(call); }
   std::string meet(std::string_view failure) override { return inner_.meet(failure); }

@@ -8,7 +8,9 @@
 //
 // Rows of one sequence are contiguous within a step, at consecutive ascending positions. The first position
 // of a step may lie below the sequence's length, by at most max_rollback(), or be 0: the rows from there on
-// are replaced (a rejected draft, a truncated history). Rows that break these rules are a programming error.
+// are replaced (a rejected draft, a truncated history). A step does not start below where an earlier one of
+// the sequence started, except at 0: what a step begins after is settled. Rows that break these rules are a
+// programming error.
 // Rows at the beginning of a prompt may be marked encoder_only, all but the last decoder_window() of them:
 // they leave what later rows read of them for ever (compressed entries, index keys, the encoder layers'
 // windows) and nothing else. Which rows those are must follow from the prompt alone:
@@ -66,16 +68,16 @@ struct DraftRequest {
   int32_t sequence = 0;
   int32_t anchor = 0;    // the newest sampled token, not yet run
   int32_t position = 0;  // of the last token that ran
-  // Temperature 0: each draft is the likeliest token. Otherwise draft i is drawn from the drafter's distribution
-  // so filtered, at uniforms[i] in (0, 1].
+  // Temperature 0: each draft is the likeliest token. Otherwise draft i is drawn from the drafter's
+  // distribution so filtered, at uniforms[i] in (0, 1].
   TokenFilter filter = {};
   std::array<double, kMaxDrafts> uniforms = {};
 };
 
 struct Drafts {
   std::span<const int32_t> tokens;    // [requests][max_drafts]; draft i is for position + 2 + i
-  std::span<const float> confidence;  // the same; raw logits of P(accepted | all before it accepted), which know
-                                      // the drafts before it only
+  std::span<const float> confidence;  // the same; raw logits of P(accepted | all before it accepted), which
+                                      // know the drafts before it only
   // What each was drawn from: [requests with a temperature][max_drafts].
   std::span<const TokenDistribution> proposals;
 };
@@ -135,8 +137,8 @@ class StepModel {
 
   // Drafts of one request; 0: this model drafts nothing, and draft() must not be called.
   virtual int32_t max_drafts() const { return 0; }
-  // At most one request per sequence. Looks at nothing beyond a request's position, though the sequence may be
-  // longer, and changes no sequence. Valid until the next call of draft(). Throws Error like run().
+  // At most one request per sequence. Looks at nothing beyond a request's position, though the sequence may
+  // be longer, and changes no sequence. Valid until the next call of draft(). Throws Error like run().
   virtual Drafts draft(std::span<const DraftRequest>) { return {}; }
 };
 

@@ -23,10 +23,10 @@ using Survivals = std::vector<double>;
 
 struct DraftPricing {
   const StepCosts* costs = nullptr;
-  int32_t streams = 0;    // requests that sample in this step
-  int32_t rows = 0;       // of the step, without drafts
+  int32_t streams = 0;           // requests that sample in this step
+  int32_t rows = 0;              // of the step, without drafts
   int32_t max_drafts = 1 << 30;  // drafts that the step has room for
-  double cost_scale = 1;  // weight of what verified drafts add to the step's cost
+  double cost_scale = 1;         // weight of what verified drafts add to the step's cost
 };
 
 struct DraftPlan {
@@ -39,12 +39,13 @@ struct DraftPlan {
 // From what is expected before anything is drafted.
 DraftPlan plan_drafts(std::span<const Survivals> expected, const DraftPricing& pricing);
 
-// How many of the drafts just made to verify, by their own survivals. Not for drafts that were drawn at random:
-// there the number may not depend on the drafts' values (schedule/verification.h); plan_drafts' budget does not.
+// How many of the drafts just made to verify, by their own survivals. Not for drafts that were drawn at
+// random: there the number may not depend on the drafts' values (schedule/verification.h); plan_drafts'
+// budget does not.
 int32_t best_budget(std::span<const Survivals> survivals, const DraftPricing& pricing);
 
-// Gives the budget to the likeliest drafts; how many of each request. Whether a draft is admitted depends only
-// on the survivals of its own request up to it, and on other requests.
+// Gives the budget to the likeliest drafts; how many of each request. Whether a draft is admitted depends
+// only on the survivals of its own request up to it, and on other requests.
 std::vector<int32_t> admit(std::span<const Survivals> survivals, int32_t budget, double least_survival = 0);
 
 }  // namespace spark::engine

@@ -1,4 +1,5 @@
-// How likely drafts are to be accepted: the drafter's confidences, corrected by what came true. Deterministic.
+// How likely drafts are to be accepted: the drafter's confidences, corrected by what came true.
+// Deterministic.
 //
 //   AcceptanceModel model(5);
 //   double a = model.acceptance(2, confidence);    // P(third draft accepted | the first two were)
@@ -50,8 +51,8 @@ class RequestSurvival {
   double adjusted(double acceptance) const;
   void observe(double predicted, bool accepted);
 
-  // The survival of each place in the next block, before it is drafted: an average of the last blocks', or the
-  // engine's when there is none.
+  // The survival of each place in the next block, before it is drafted: an average of the last blocks', or
+  // the engine's when there is none.
   std::vector<double> expected(const AcceptanceModel& engine, int32_t places) const;
   void note_block(std::span<const double> survival);
 

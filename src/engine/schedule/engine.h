@@ -4,9 +4,19 @@
 //   const uint64_t id = engine.submit(request, [](Output output) { post(output); });
 //   engine.abort(id);      // e.g. when the client is gone; its choices finish with kAbort
 //
-// Each choice of a request is a sequence with a slot of the model. A step has one row for every sequence that
-// decodes, in turn if they are too many, and fills up with chunks of prompts in order of admission. What a
-// sequence computes depends on its own tokens only, so batching, chunking and waiting never change an answer.
+// Each choice of a request is a sequence with a slot of the model. A step has rows for every sequence that
+// decodes and fills up with chunks of prompts (step_planner.h). What a sequence computes depends on its own
+// tokens only, so batching, chunking, waiting, pausing and what the caches hold never change an answer.
+//
+// Who is served when:
+// - Waiting clients take turns, each first in, first out. A sequence is admitted when a slot is free and the
+//   caches have room for it and for all that run, at their present lengths and some more.
+// - When running sequences outgrow the caches the youngest (admitted last) gives up its blocks and waits; it
+// is
+//   resumed, from its prompt and what it has answered, before anyone new is admitted, the oldest first.
+// - So the oldest sequence always runs: it is never paused, in every step it gets its next token or some rows
+// of
+//   its prompt, and it ends. Then the next one is the oldest. Nothing waits for ever.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +36,19 @@ struct EngineOptions {
   int32_t max_step_rows = 0;  // rows of one step
   int32_t max_context = 0;    // tokens of a sequence, prompt and answer
   SpeculationOptions speculation = {};
+  int32_t parallel_prefills = 2;  // prompts that may be partly computed at a time
+  double max_token_gap_ms = 0;    // bound on a stream's wait while prompts are read; 0: none
+  // Tokens by which every sequence can still grow when another is admitted, so that it is not paused at once.
+  int32_t growth_room = 256;
   size_t max_waiting = 256;            // choices that wait; more are refused
   EngineObserver* observer = nullptr;  // outlives the engine
 };
 
 struct EngineLoad {
   int64_t running = 0;
-  int64_t waiting = 0;
+  int64_t waiting = 0;                 // paused ones included
   int64_t prefill_backlog_tokens = 0;  // prompt tokens of running sequences not yet computed
-  double cache_usage = 0;              // 0..1: tokens held by running sequences, of all that fit
+  double cache_usage = 0;              // 0..1: blocks held by running sequences, of all
 };
 
 class Engine {

@@ -41,6 +41,11 @@ class FairQueue {
     return item;
   }
 
+  // What pop() would give; null when empty. A push does not change it.
+  const Item* front() const {
+    return turns_.empty() ? nullptr : &lines_.find(turns_.front())->second.front();
+  }
+
   // Takes out every item for which `unwanted` holds.
   template <class Predicate>
   std::vector<Item> remove_if(Predicate unwanted) {

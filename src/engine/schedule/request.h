@@ -26,6 +26,8 @@ struct GenerationRequest {
   bool skip_special = true;             // leave the tokens flagged special out of the text
   std::optional<int32_t> top_logprobs;  // log probability of each token, and of this many likeliest ones
   std::string client;                   // whom the request is from; waiting clients take turns
+  uint64_t cache_salt = 0;              // prefixes are shared with requests of the same salt only
+  bool report_progress = false;         // outputs say how far the prompt has been read
 };
 
 enum class FinishReason { kStop, kLength, kAbort, kError };
@@ -49,14 +51,24 @@ struct DraftOutcome {
   int32_t accepted = 0;  // tokens of the answer that were drafted
 };
 
+// How far a prompt has been read.
+struct PrefillProgress {
+  int64_t total = 0;      // tokens of the prompt
+  int64_t cached = 0;     // of these, taken from the prefix cache
+  int64_t processed = 0;  // computed or cached so far
+};
+
 // What one step added to one choice. Text that may be the beginning of a stop string or of a character is
 // held back, so `text` need not be the text of `tokens`; over the whole answer they agree.
 struct Output {
   int32_t choice = 0;
   std::vector<TokenOutput> tokens;
   std::string text;
-  std::optional<DraftOutcome> drafts;  // when the step verified any
-  std::optional<Finish> finish;        // set on the last output of the choice
+  std::optional<DraftOutcome> drafts;       // when the step verified any
+  std::optional<PrefillProgress> progress;  // of a request that asked for it; nothing else is set then
+  // Prompt tokens that came from the prefix cache, with the first tokens of the answer.
+  std::optional<int64_t> cached_tokens;
+  std::optional<Finish> finish;  // set on the last output of the choice
 };
 
 // Called on the engine's thread, in order, until every choice has finished. Must neither block nor throw.
@@ -68,6 +80,8 @@ struct ChoiceRecord {
   FinishReason reason = FinishReason::kStop;
   int64_t prompt_tokens = 0;
   int64_t output_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompt, when it was first admitted
+  int64_t preemptions = 0;
   int64_t accepted_drafts = 0;  // tokens of the answer that were drafted
   int64_t rejected_drafts = 0;  // verified in vain
   double arrived_s = 0;
@@ -77,11 +91,24 @@ struct ChoiceRecord {
   double finished_s = 0;
 };
 
+// Rows of a step.
+struct StepCounts {
+  int64_t prompt_rows = 0;      // tokens of prompts, for the first time
+  int64_t decode_rows = 0;      // last tokens of sequences, and drafts
+  int64_t recomputed_rows = 0;  // of sequences that had been preempted
+};
+
 // Told what happens, on the engine's thread; metrics implement it.
 class EngineObserver {
  public:
   virtual ~EngineObserver() = default;
-  virtual void on_step(int64_t prompt_rows, int64_t decode_rows) = 0;
+  virtual void on_step(const StepCounts& counts) = 0;
+  // A sequence begins for the first time, with so much of its prompt cached.
+  virtual void on_admit(int64_t prompt_tokens, int64_t cached_tokens) {
+    static_cast<void>(prompt_tokens);
+    static_cast<void>(cached_tokens);
+  }
+  virtual void on_preempt() {}
   virtual void on_first_token(double after_arrival_s) = 0;
   // `tokens` came at once; the time is since the step before.
   virtual void on_next_tokens(int64_t tokens, double after_previous_s) = 0;

@@ -5,7 +5,8 @@
 //   TokenLogprobs seen = sampler.logprobs(logits, token, 5);
 //
 // The token is drawn from the row's TokenDistribution (numeric/token_distribution.h, which says what
-// temperature, top_k, top_p and min_p do) at uniform(seed, position): a row gives the same token in every batch.
+// temperature, top_k, top_p and min_p do) at uniform(seed, position): a row gives the same token in every
+// batch.
 //
 // Log probabilities are those of the unmodified distribution: before temperature, filters and bans.
 #pragma once

@@ -47,9 +47,36 @@ Sequence::Sequence(std::shared_ptr<const RequestState> state, int32_t choice,
   record_.arrived_s = state_->arrived_s;
 }
 
-void Sequence::admit(int32_t slot, double now_s) {
+void Sequence::admit(int32_t slot, int32_t cached, uint64_t ticket, double now_s) {
+  SPARK_CHECK(slot_ < 0 && cached >= 0 && cached < length());
   slot_ = slot;
+  computed_ = cached;
+  if (was_admitted()) return;
+  ticket_ = ticket;
+  record_.cached_tokens = cached;
   record_.admitted_s = now_s;
+}
+
+void Sequence::pause() {
+  first_time_ = std::max(first_time_, computed_);
+  slot_ = -1;
+  computed_ = announced_ = 0;
+  planned_drafts_ = 0;
+  ++record_.preemptions;
+}
+
+// The last token of an answer is not computed.
+int32_t Sequence::longest() const {
+  return static_cast<int32_t>(record_.prompt_tokens) + state_->request.max_tokens - 1;
+}
+
+std::optional<Output> Sequence::progress() const {
+  if (!state_->request.report_progress || finished() || answering() || computed_ < first_time_)
+    return std::nullopt;
+  Output output;
+  output.choice = choice_;
+  output.progress = {.total = record_.prompt_tokens, .cached = record_.cached_tokens, .processed = computed_};
+  return output;
 }
 
 SequenceView Sequence::view() const {
@@ -136,6 +163,7 @@ Output Sequence::advance(const LogitRows& logits, Sampler& sampler, double now_s
   SPARK_CHECK(logits.rows() == static_cast<size_t>(drafted) + 1);
   Output output;
   output.choice = choice_;
+  if (!std::exchange(reported_cached_, true)) output.cached_tokens = record_.cached_tokens;
   std::optional<Verdict> verdict;
   if (drafted > 0 && !drafts_.proposals.empty()) verdict = verify(logits);
   DraftOutcome outcome{.verified = drafted};

@@ -8,6 +8,7 @@
 // several.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -49,6 +50,9 @@ struct DraftBlock {
   // What each token was drawn from, or nothing: then they are the likeliest ones, and a token is chosen as
   // without drafts and compared.
   std::vector<TokenDistribution> proposals;
+  // Drafts that the caches must have room for when any is verified. Of drawn drafts as many as there might
+  // have been: whether they are verified must not depend on what they are (schedule/verification.h).
+  int32_t room = 0;
   RejectionMethod rejection = RejectionMethod::kBlock;
   std::vector<float> confidence;   // the drafter's logits
   std::vector<double> acceptance;  // what is expected of each, when those before it are accepted
@@ -68,7 +72,19 @@ class Sequence {
   const SamplingParams& sampling() const { return sampling_; }
   SequenceView view() const;
 
-  void admit(int32_t slot, double now_s);
+  // Takes a slot whose caches hold the first `cached` tokens; again after a pause. Sequences are older the
+  // lower their ticket, which is given once.
+  void admit(int32_t slot, int32_t cached, uint64_t ticket, double now_s);
+  uint64_t ticket() const { return ticket_; }
+  // Gives the slot up; what was computed is gone, what was chosen stays.
+  void pause();
+  bool was_admitted() const { return record_.admitted_s != 0; }
+  // Tokens that the caches must hold for the answer at its longest.
+  int32_t longest() const;
+  // What a step of `count` pending tokens computes again.
+  int32_t recomputed(int32_t count) const { return std::clamp(first_time_ - computed_, 0, count); }
+  // Nothing when it was not asked for, or the prompt was read before.
+  std::optional<Output> progress() const;
 
   // Drafts that a step may verify: it chooses one token more.
   int32_t most_drafts() const;
@@ -124,6 +140,9 @@ class Sequence {
   int32_t wanted_logits_ = 0;
   int32_t computed_ = 0;  // drafts included while their step runs
   int32_t output_tokens_ = 0;
+  int32_t first_time_ = 0;  // tokens below were computed before a pause
+  bool reported_cached_ = false;
+  uint64_t ticket_ = 0;
   int32_t announced_ = 0;
   int32_t slot_ = -1;
   ChoiceRecord record_;

@@ -27,8 +27,8 @@ Speculator::Speculator(StepModel& model, SpeculationOptions options, int32_t max
     : model_(model), options_(resolved(std::move(options), model)), acceptance_(options_.max_drafts) {
   if (!enabled() || !options_.adaptive || !options_.costs.verify.empty()) return;
   const double begin = monotonic_s();
-  options_.costs =
-      measure_step_costs(model, {.max_sequences = max_sequences, .max_drafts = options_.max_drafts});
+  options_.costs = measure_step_costs(
+      model, {.max_sequences = max_sequences, .max_drafts = options_.max_drafts, .drawn = options_.drawn});
   log_info("profiled speculation step costs in " + format_fixed(monotonic_s() - begin, 2) +
            " s: " + options_.costs.describe());
 }
@@ -143,6 +143,7 @@ std::vector<DraftBlock> Speculator::blocks_of(std::span<Sequence* const> sequenc
       const auto most = static_cast<size_t>(std::min(sequence.most_drafts(), options_.max_drafts));
       useful = std::min(useful + 1, most);
       block.rejection = options_.rejection;
+      block.room = static_cast<int32_t>(most);
       const auto proposals = drafts.proposals.subspan(next_proposal, stride).first(useful);
       block.proposals.assign(proposals.begin(), proposals.end());
       next_proposal += stride;

@@ -118,7 +118,12 @@ class Measurement {
   std::vector<DraftRequest> requests_of(int32_t count) const {
     std::vector<DraftRequest> requests;
     for (int32_t sequence = 0; sequence < count; ++sequence) {
-      requests.push_back({.sequence = sequence, .anchor = token(sequence, kPrompt), .position = kPrompt - 1});
+      DraftRequest request{.sequence = sequence, .anchor = token(sequence, kPrompt), .position = kPrompt - 1};
+      if (options_.drawn) {
+        request.filter.temperature = 1;
+        request.uniforms.fill(0.5);
+      }
+      requests.push_back(request);
     }
     return requests;
   }

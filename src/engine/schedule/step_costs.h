@@ -45,6 +45,7 @@ struct StepCosts {
 struct CostMeasurement {
   int32_t max_sequences = 1;
   int32_t max_drafts = 0;        // rows of a sequence beside its own
+  bool drawn = false;            // drafts are drawn, which takes longer
   int32_t repetitions = 9;       // the fastest counts
   double seconds_a_size = 0.05;  // fewer repetitions when they take longer, at least three
 };

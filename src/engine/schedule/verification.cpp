@@ -62,7 +62,7 @@ Verdict verify_block(std::span<const int32_t> drafts, std::span<const TokenDistr
                      RejectionMethod method) {
   const size_t count = drafts.size();
   SPARK_CHECK(proposals.size() == count && targets.size() == count + 1 && numbers.accept.size() == count);
-  double prefix = 1;           // P_i
+  double prefix = 1;  // P_i
   size_t accepted = 0;
   double accepted_prefix = 1;  // P_i of the last draft that stands
   for (size_t i = 1; i <= count; ++i) {

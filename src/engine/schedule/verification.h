@@ -1,13 +1,13 @@
-// Which drafts of a block stand, and what comes after them, when drafts were drawn from distributions of their
-// own. Pure; the answer's distribution is exactly the target's.
+// Which drafts of a block stand, and what comes after them, when drafts were drawn from distributions of
+// their own. Pure; the answer's distribution is exactly the target's.
 //
 //   Verdict v = verify_block(drafts, proposals, targets, {uniforms, last});
 //   // drafts[0 .. v.accepted - 1], then v.next
 //
-// Drafts d_1 .. d_k were drawn from proposals q_1 .. q_k, each given the drafts before it; targets p_1 .. p_k+1
-// are the model's distributions given the same. k may depend on the drafts, as long as whether d_i is in the
-// block was settled without looking at d_i or anything after it. (Then the induction of the proof, from the last
-// draft back, goes through with leaves at different depths.)
+// Drafts d_1 .. d_k were drawn from proposals q_1 .. q_k, each given the drafts before it; targets p_1 ..
+// p_k+1 are the model's distributions given the same. k may depend on the drafts, as long as whether d_i is
+// in the block was settled without looking at d_i or anything after it. (Then the induction of the proof,
+// from the last draft back, goes through with leaves at different depths.)
 //
 //   standard: d_i stands while u_i q_i(d_i) <= p_i(d_i); then one from max(p - q, 0)
 //             (Leviathan, Kalman, Matias: "Fast inference from transformers via speculative decoding", 2023)
@@ -16,9 +16,9 @@
 //             the last i with u_i <= h_i stands; then one from max(P_i p_{i+1} - q_{i+1}, 0), or from p_{k+1}
 //             (Sun et al.: "Block verification accelerates speculative decoding", 2024); it accepts the most
 //
-// Greedy drafts need neither. A draft that is certain (q one-hot) is accepted with at most its probability under
-// the target, and drawing the target's token as without drafts, then comparing, accepts it with just that: so
-// the engine does that, and a seed's answer stays the same, token by token, with and without drafts.
+// Greedy drafts need neither. A draft that is certain (q one-hot) is accepted with at most its probability
+// under the target, and drawing the target's token as without drafts, then comparing, accepts it with just
+// that: so the engine does that, and a seed's answer stays the same, token by token, with and without drafts.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 #include "engine/schedule/worker.h"
 
 #include <algorithm>
+#include <bit>
 #include <set>
 
 #include "common/clock.h"
@@ -8,6 +9,14 @@
 
 namespace spark::engine {
 namespace {
+
+// Borders of chunks are multiples of a power of two about an eighth of the step.
+constexpr int32_t kChunksOfStep = 8;
+constexpr int32_t kLargestBorder = 256;
+
+int32_t border_for(int32_t rows) {
+  return static_cast<int32_t>(std::bit_floor(static_cast<uint32_t>(std::max(1, rows))));
+}
 
 int32_t bounded(int32_t asked, int32_t limit) {
   return asked > 0 ? std::min(asked, limit) : limit;
@@ -18,7 +27,8 @@ EngineOptions resolved(EngineOptions options, const StepModel& model) {
   // One row at least for each running sequence, so that no stream waits for another.
   options.max_sequences =
       std::min(bounded(options.max_sequences, model.max_sequences()), options.max_step_rows);
-  options.max_context = bounded(options.max_context, model.max_context());
+  // What the caches could never hold is refused at once.
+  options.max_context = bounded(options.max_context, std::min(model.max_context(), model.longest_sequence()));
   return options;
 }
 
@@ -28,7 +38,8 @@ Engine::Worker::Worker(StepModel& model, const text::Tokenizer& tokenizer, const
     : model_(model),
       tokenizer_(tokenizer),
       options_(resolved(options, model)),
-      speculator_(model, options_.speculation, options_.max_sequences) {
+      speculator_(model, options_.speculation, options_.max_sequences),
+      governor_(options_.max_token_gap_ms) {
   for (int32_t slot = options_.max_sequences - 1; slot >= 0; --slot) free_slots_.push_back(slot);
   thread_ = std::thread([this] { run(); });
 }
@@ -139,17 +150,21 @@ void Engine::Worker::run() {
   deliver();
 }
 
-// Waits for work, then takes aborts and admissions in. False when the engine stops.
+// Waits for work, takes aborts in, then admits: whoever comes finds what an abort set free. False when the
+// engine stops.
 bool Engine::Worker::collect() {
   {
     std::unique_lock lock(mutex_);
     wake_.wait(lock, [this] {
-      return stopping_ || abort_all_ || !aborts_.empty() || !running_.empty() || !waiting_.empty();
+      return stopping_ || abort_all_ || !aborts_.empty() || !running_.empty() || !paused_.empty() ||
+             !waiting_.empty();
     });
     take_aborts();
     if (stopping_) return false;
-    admit();
   }
+  retire();
+  deliver();
+  admit();
   retire();
   deliver();
   return true;
@@ -163,6 +178,10 @@ void Engine::Worker::take_aborts() {
     return all || std::find(aborts_.begin(), aborts_.end(), sequence->state().id) != aborts_.end();
   };
   for (SequencePointer& sequence : waiting_.remove_if(unwanted)) retired_.push_back(std::move(sequence));
+  for (SequencePointer& sequence : paused_) {
+    if (unwanted(sequence)) retired_.push_back(std::move(sequence));
+  }
+  std::erase(paused_, nullptr);
   const double now_s = monotonic_s();
   const FinishReason reason = failure_.empty() ? FinishReason::kAbort : FinishReason::kError;
   for (const SequencePointer& sequence : retired_) {
@@ -175,33 +194,82 @@ void Engine::Worker::take_aborts() {
   abort_all_ = false;
 }
 
-// Under the lock. Slots of sequences aborted just now are free from the next step on.
 void Engine::Worker::admit() {
-  const double now_s = monotonic_s();
-  while (!free_slots_.empty() && !waiting_.empty()) {
-    SequencePointer sequence = std::move(*waiting_.pop());
-    const int32_t slot = free_slots_.back();
-    try {
-      model_.open_sequence(slot);
-    } catch (const std::exception& error) {
-      outputs_.emplace_back(sequence.get(), sequence->end(FinishReason::kError, error.what(), now_s));
-      retired_.push_back(std::move(sequence));
-      continue;
-    }
-    free_slots_.pop_back();
-    sequence->admit(slot, now_s);
-    running_.push_back(std::move(sequence));
+  while (!free_slots_.empty()) {
+    const Sequence* next = next_in_line();
+    if (next == nullptr || !fits(*next)) return;
+    start(take_next());
   }
 }
 
+// Who was paused comes before who waits.
+const Sequence* Engine::Worker::next_in_line() const {
+  if (!paused_.empty()) return paused_.front().get();
+  const std::lock_guard lock(mutex_);
+  const SequencePointer* front = waiting_.front();
+  return front == nullptr ? nullptr : front->get();
+}
+
+Engine::Worker::SequencePointer Engine::Worker::take_next() {
+  if (!paused_.empty()) {
+    SequencePointer next = std::move(paused_.front());
+    paused_.erase(paused_.begin());
+    return next;
+  }
+  const std::lock_guard lock(mutex_);
+  return std::move(*waiting_.pop());
+}
+
+// Whether the caches have room for it beside all that run. One alone always fits: see resolved().
+bool Engine::Worker::fits(const Sequence& candidate) {
+  if (running_.empty()) return true;
+  const auto reach = [this](const Sequence& s) {
+    return std::min(s.length() + options_.growth_room, s.longest());
+  };
+  lengths_.clear();
+  for (const SequencePointer& sequence : running_) lengths_.push_back({sequence->slot(), reach(*sequence)});
+  lengths_.push_back({free_slots_.back(), reach(candidate)});
+  return model_.has_room(lengths_);
+}
+
+void Engine::Worker::start(SequencePointer sequence) {
+  const double now_s = monotonic_s();
+  const int32_t slot = free_slots_.back();
+  int32_t cached = 0;
+  try {
+    cached = model_.start_sequence(
+        slot, {.tokens = sequence->tokens(),
+               .prompt_tokens = static_cast<int32_t>(sequence->state().request.prompt.size()),
+               .cache_salt = sequence->state().request.cache_salt});
+  } catch (const std::exception& error) {
+    outputs_.emplace_back(sequence.get(), sequence->end(FinishReason::kError, error.what(), now_s));
+    retired_.push_back(std::move(sequence));
+    return;
+  }
+  free_slots_.pop_back();
+  const bool first_time = !sequence->was_admitted();
+  sequence->admit(slot, cached, next_ticket_, now_s);
+  if (first_time) {
+    ++next_ticket_;
+    if (options_.observer != nullptr) options_.observer->on_admit(sequence->record().prompt_tokens, cached);
+  }
+  const auto place = std::upper_bound(
+      running_.begin(), running_.end(), sequence->ticket(),
+      [](uint64_t ticket, const SequencePointer& other) { return ticket < other->ticket(); });
+  running_.insert(place, std::move(sequence));
+}
+
 void Engine::Worker::step() {
+  const double began_s = monotonic_s();
+  StepPlan step;
   rows_.clear();
   try {
     speculate();
-    plan();
+    step = plan();
     if (rows_.empty()) return;
     prefetch();
     advance(model_.run(rows_));
+    report_progress(step);
   } catch (const Error& error) {
     log_error("a step of " + std::to_string(rows_.size()) + " rows failed: " + error.describe());
     fail_step(error.what());
@@ -211,6 +279,9 @@ void Engine::Worker::step() {
   }
   retire();
   deliver();
+  governor_.observe({.prefill_rows = step.prefill_rows,
+                     .decode_rows = step.decode_rows,
+                     .ms = (monotonic_s() - began_s) * 1e3});
 }
 
 void Engine::Worker::speculate() {
@@ -230,23 +301,92 @@ void Engine::Worker::speculate() {
   speculator_.draft(decoding_, {.rows = streams + prompts, .free_rows = left});
 }
 
-// Turns the planner's choice into rows.
-void Engine::Worker::plan() {
-  rows_.clear();
-  chosen_.clear();
-  views_.clear();
-  for (const SequencePointer& sequence : running_) views_.push_back(sequence->view());
-  const StepPlan plan = plan_step(views_, {.rows = options_.max_step_rows});
+StepLimits Engine::Worker::limits() const {
+  StepLimits limits{.rows = options_.max_step_rows,
+                    .prefill_rows = options_.max_step_rows,
+                    .parallel_prefills = options_.parallel_prefills};
+  const bool streams =
+      std::any_of(views_.begin(), views_.end(), [](const SequenceView& v) { return v.decoding; });
+  if (streams && options_.max_token_gap_ms > 0) {
+    limits.prefill_rows = std::min(limits.prefill_rows, governor_.rows());
+  }
+  limits.chunk = std::min(
+      {border_for(options_.max_step_rows / kChunksOfStep), border_for(limits.prefill_rows), kLargestBorder});
+  return limits;
+}
+
+// The step that the planner wants, made to fit the caches: without drafts if need be, then without the
+// youngest.
+StepPlan Engine::Worker::choose() {
+  bool drafts = true;
+  while (true) {
+    views_.clear();
+    for (const SequencePointer& sequence : running_) views_.push_back(sequence->view());
+    if (!drafts) {
+      for (SequenceView& view : views_) view.drafts = 0;
+    }
+    StepPlan plan = plan_step(views_, limits());
+    if (fits(plan)) return plan;
+    if (drafts &&
+        std::any_of(views_.begin(), views_.end(), [](const SequenceView& v) { return v.drafts > 0; })) {
+      drafts = false;
+      continue;
+    }
+    // The model promised room for one sequence; if it lied the step fails, and says so.
+    if (running_.size() == 1) return plan;
+    preempt_youngest();
+  }
+}
+
+bool Engine::Worker::fits(const StepPlan& plan) {
+  lengths_.clear();
   for (const PlannedRows& planned : plan.rows) {
-    Sequence& sequence = *running_[static_cast<size_t>(planned.sequence)];
+    const auto i = static_cast<size_t>(planned.sequence);
+    const int32_t drafts = planned.drafts > 0 ? std::max(planned.drafts, running_[i]->drafts().room) : 0;
+    lengths_.push_back({running_[i]->slot(), views_[i].computed + planned.rows + drafts});
+  }
+  return model_.has_room(lengths_);
+}
+
+void Engine::Worker::preempt_youngest() {
+  SequencePointer youngest = std::move(running_.back());
+  running_.pop_back();
+  model_.close_sequence(youngest->slot());
+  free_slots_.push_back(youngest->slot());
+  youngest->pause();
+  paused_.insert(paused_.begin(), std::move(youngest));  // it is older than all that were paused before
+  if (options_.observer != nullptr) options_.observer->on_preempt();
+}
+
+// Turns the planner's choice into rows.
+StepPlan Engine::Worker::plan() {
+  chosen_.clear();
+  const StepPlan plan = choose();
+  StepCounts counts{.decode_rows = plan.decode_rows};
+  for (const PlannedRows& planned : plan.rows) {
+    const auto i = static_cast<size_t>(planned.sequence);
+    Sequence& sequence = *running_[i];
+    if (!views_[i].decoding) {
+      const int32_t again = sequence.recomputed(planned.rows);
+      counts.recomputed_rows += again;
+      (sequence.answering() ? counts.decode_rows : counts.prompt_rows) += planned.rows - again;
+    }
     const size_t first = rows_.size();
     if (sequence.add_rows(planned.rows, planned.drafts, rows_) > 0) chosen_.push_back(&sequence);
-    for (size_t i = first; i < rows_.size(); ++i) {
-      rows_[i].encoder_only = may_skip_decoder(model_, rows_[i].position, sequence.record().prompt_tokens);
+    for (size_t row = first; row < rows_.size(); ++row) {
+      rows_[row].encoder_only =
+          may_skip_decoder(model_, rows_[row].position, sequence.record().prompt_tokens);
     }
   }
-  if (options_.observer != nullptr && !rows_.empty()) {
-    options_.observer->on_step(plan.prefill_rows, plan.decode_rows);
+  if (options_.observer != nullptr && !rows_.empty()) options_.observer->on_step(counts);
+  return plan;
+}
+
+// After advance(): who has begun to answer has nothing to report.
+void Engine::Worker::report_progress(const StepPlan& plan) {
+  for (const PlannedRows& planned : plan.rows) {
+    Sequence* sequence = running_[static_cast<size_t>(planned.sequence)].get();
+    if (auto output = sequence->progress()) outputs_.emplace_back(sequence, std::move(*output));
   }
 }
 
@@ -338,9 +478,14 @@ void Engine::Worker::publish_load() {
     held += sequence->length();
     if (!sequence->view().decoding) load.prefill_backlog_tokens += sequence->pending();
   }
-  load.cache_usage = held / (static_cast<double>(options_.max_sequences) * options_.max_context);
+  const CacheOccupancy cache = model_.cache_occupancy();
+  if (cache.blocks > 0) {
+    load.cache_usage = static_cast<double>(cache.held) / static_cast<double>(cache.blocks);
+  } else {
+    load.cache_usage = held / (static_cast<double>(options_.max_sequences) * options_.max_context);
+  }
   const std::lock_guard lock(mutex_);
-  load.waiting = static_cast<int64_t>(waiting_.size());
+  load.waiting = static_cast<int64_t>(waiting_.size() + paused_.size());
   load_ = load;
 }
 

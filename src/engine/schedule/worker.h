@@ -16,6 +16,7 @@
 
 #include "engine/schedule/engine.h"
 #include "engine/schedule/fair_queue.h"
+#include "engine/schedule/prefill_governor.h"
 #include "engine/schedule/sequence.h"
 #include "engine/schedule/speculator.h"
 #include "engine/schedule/step_planner.h"
@@ -44,9 +45,18 @@ class Engine::Worker {
   bool collect();
   void take_aborts();
   void admit();
+  const Sequence* next_in_line() const;
+  SequencePointer take_next();
+  bool fits(const Sequence& candidate);
+  void start(SequencePointer sequence);
   void step();
   void speculate();
-  void plan();
+  StepLimits limits() const;
+  StepPlan choose();
+  bool fits(const StepPlan& plan);
+  void preempt_youngest();
+  StepPlan plan();
+  void report_progress(const StepPlan& plan);
   void prefetch();
   void advance(std::span<const float> logits);
   void learn(Sequence& sequence, const Output& output);
@@ -71,11 +81,15 @@ class Engine::Worker {
   uint64_t next_id_ = 1;
   EngineLoad load_;
 
-  std::vector<SequencePointer> running_;  // in order of admission
+  std::vector<SequencePointer> running_;  // in order of first admission, like the next
+  std::vector<SequencePointer> paused_;   // without a slot, to be resumed
   std::vector<SequencePointer> retired_;  // finished without having run
   std::vector<int32_t> free_slots_;       // the lowest last
   std::vector<Sequence*> decoding_;       // scratch
-  std::vector<SequenceView> views_;       // of running_, for the planner
+  std::vector<SequenceLength> lengths_;   // scratch
+  PrefillGovernor governor_;
+  uint64_t next_ticket_ = 0;
+  std::vector<SequenceView> views_;  // of running_, for the planner
   std::vector<StepRow> rows_;
   std::vector<Sequence*> chosen_;  // sequences whose next tokens this step's logits choose, in row order
   std::vector<std::pair<Sequence*, Output>> outputs_;

@@ -47,6 +47,14 @@ class ChatGeneration : public Generation {
     return response.json();
   }
 
+  Json progress_event(size_t choice) const override {
+    api::ChatChoice delta;
+    delta.index = choices_[choice].message.index;
+    api::ChatResponse response = envelope(true);
+    response.choices.push_back(std::move(delta));
+    return response.json();
+  }
+
   Json usage_event(const api::Usage& usage) const override {
     api::ChatResponse response = envelope(true);
     response.usage = usage;

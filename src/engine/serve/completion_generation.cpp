@@ -35,6 +35,13 @@ class CompletionGeneration : public Generation {
     return response.json();
   }
 
+  Json progress_event(size_t choice) const override {
+    api::CompletionResponse response = envelope();
+    response.choices.emplace_back();
+    response.choices.back().index = choices_[choice].index;
+    return response.json();
+  }
+
   Json usage_event(const api::Usage& usage) const override {
     api::CompletionResponse response = envelope();
     response.usage = usage;

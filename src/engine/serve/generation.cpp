@@ -79,7 +79,10 @@ void Generation::take(size_t first_choice, Output output) {
     return fail(error_of(*output.finish));
   }
   const size_t choice = first_choice + static_cast<size_t>(output.choice);
+  if (output.progress) return report(choice, *output.progress);
   tokens_[choice] += static_cast<int64_t>(output.tokens.size());
+  // The choices of a prompt share it: what the first of them found counts.
+  if (output.cached_tokens && output.choice == 0) cached_tokens_ += *output.cached_tokens;
   if (output.drafts) {
     verified_drafts_ += output.drafts->verified;
     accepted_drafts_ += output.drafts->accepted;
@@ -92,6 +95,14 @@ void Generation::take(size_t first_choice, Output output) {
     if (const auto made = event(choice, output, so_far)) send(*made);
   }
   if (finished && --unfinished_ == 0) complete();
+}
+
+// Like llama.cpp's "return_progress".
+void Generation::report(size_t choice, const PrefillProgress& progress) {
+  Json event = progress_event(choice);
+  event["prompt_progress"] = {
+      {"total", progress.total}, {"cache", progress.cached}, {"processed", progress.processed}};
+  send(event);
 }
 
 void Generation::fail(const api::ErrorObject& error) {
@@ -117,6 +128,7 @@ api::Usage Generation::usage() const {
     out.prompt_tokens += static_cast<int64_t>(request.prompt.size());
   }
   for (const int64_t count : tokens_) out.completion_tokens += count;
+  if (cached_tokens_ > 0) out.cached_tokens = cached_tokens_;
   if (verified_drafts_ > 0) {
     out.accepted_prediction_tokens = accepted_drafts_;
     out.rejected_prediction_tokens = verified_drafts_ - accepted_drafts_;

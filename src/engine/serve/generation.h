@@ -41,6 +41,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   virtual std::vector<Json> first_events() { return {}; }
   virtual std::optional<Json> event(size_t choice, Output& output,
                                     const std::optional<api::Usage>& usage) = 0;
+  virtual Json progress_event(size_t choice) const = 0;  // a chunk that says nothing
   virtual Json usage_event(const api::Usage& usage) const = 0;
   virtual void keep(size_t choice, Output& output) = 0;
   virtual Json whole(const api::Usage& usage) = 0;
@@ -56,6 +57,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
  private:
   void submit_all();
   void take(size_t first_choice, Output output);
+  void report(size_t choice, const PrefillProgress& progress);
   void fail(const api::ErrorObject& error);
   void complete();
   void abort();
@@ -71,6 +73,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::mutex mutex_;
   std::vector<uint64_t> submitted_;  // the engine's request ids
   std::vector<int64_t> tokens_;      // generated so far, by choice
+  int64_t cached_tokens_ = 0;
   int64_t verified_drafts_ = 0;
   int64_t accepted_drafts_ = 0;
   size_t unfinished_;

@@ -45,10 +45,22 @@ ServerMetrics::ServerMetrics(std::string model_name, int64_t max_context)
       decode_s_(kRequestBounds),
       latency_s_(kRequestBounds) {}
 
-void ServerMetrics::on_step(int64_t prompt_rows, int64_t decode_rows) {
+void ServerMetrics::on_step(const StepCounts& counts) {
   const std::lock_guard lock(mutex_);
-  prompt_tokens_ += static_cast<uint64_t>(prompt_rows);
-  iteration_tokens_.observe(static_cast<double>(prompt_rows + decode_rows));
+  prompt_tokens_ += static_cast<uint64_t>(counts.prompt_rows);
+  iteration_tokens_.observe(
+      static_cast<double>(counts.prompt_rows + counts.decode_rows + counts.recomputed_rows));
+}
+
+void ServerMetrics::on_admit(int64_t prompt_tokens, int64_t cached_tokens) {
+  const std::lock_guard lock(mutex_);
+  looked_up_tokens_ += static_cast<uint64_t>(prompt_tokens);
+  cached_tokens_ += static_cast<uint64_t>(cached_tokens);
+}
+
+void ServerMetrics::on_preempt() {
+  const std::lock_guard lock(mutex_);
+  ++preemptions_;
 }
 
 void ServerMetrics::on_first_token(double after_arrival_s) {
@@ -154,12 +166,10 @@ std::string ServerMetrics::page(const EngineLoad& load, const TableCounters& tab
   by_position(metric::kDraftTokensPerPosition, "Drafts verified, by place in the block.", verified_by_place_);
   by_position(metric::kAcceptedTokensPerPosition, "Drafts accepted, by place in the block.",
               accepted_by_place_);
-  // There is neither preemption nor a prefix cache: nothing to count is zero, and readers need no special
-  // case.
-  counter(metric::kPreemptions, "Sequences paused to make room.", 0);
-  counter(metric::kPromptTokensCached, "Prompt tokens taken from the prefix cache.", 0);
-  counter(metric::kPrefixQueries, "Prompt tokens looked up in the prefix cache.", 0);
-  counter(metric::kPrefixHits, "Prompt tokens found in the prefix cache.", 0);
+  counter(metric::kPreemptions, "Sequences paused to make room.", preemptions_);
+  counter(metric::kPromptTokensCached, "Prompt tokens taken from the prefix cache.", cached_tokens_);
+  counter(metric::kPrefixQueries, "Prompt tokens looked up in the prefix cache.", looked_up_tokens_);
+  counter(metric::kPrefixHits, "Prompt tokens found in the prefix cache.", cached_tokens_);
 
   histogram(metric::kIterationTokens, "Rows of each step.", iteration_tokens_);
   histogram(metric::kRequestPromptTokens, "Length of prompts, in tokens.", prompt_lengths_);

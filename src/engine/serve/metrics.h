@@ -20,7 +20,9 @@ class ServerMetrics : public EngineObserver {
  public:
   ServerMetrics(std::string model_name, int64_t max_context);
 
-  void on_step(int64_t prompt_rows, int64_t decode_rows) override;
+  void on_step(const StepCounts& counts) override;
+  void on_admit(int64_t prompt_tokens, int64_t cached_tokens) override;
+  void on_preempt() override;
   void on_first_token(double after_arrival_s) override;
   void on_next_tokens(int64_t tokens, double after_previous_s) override;
   void on_drafts(const DraftOutcome& outcome) override;
@@ -36,6 +38,9 @@ class ServerMetrics : public EngineObserver {
   mutable std::mutex mutex_;
   uint64_t prompt_tokens_ = 0;
   uint64_t generation_tokens_ = 0;
+  uint64_t looked_up_tokens_ = 0;  // in the prefix cache
+  uint64_t cached_tokens_ = 0;
+  uint64_t preemptions_ = 0;
   uint64_t drafts_ = 0;
   std::vector<uint64_t> verified_by_place_;
   std::vector<uint64_t> accepted_by_place_;

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "api/json_text.h"
+#include "common/hash.h"
 #include "common/log.h"
 #include "engine/schedule/random.h"
 #include "engine/serve/chat_prompt.h"
@@ -212,7 +213,8 @@ std::string Service::new_id(const char* prefix) {
 }
 
 GenerationRequest Service::engine_request(std::vector<int32_t> prompt, const api::SamplingFields& sampling,
-                                          int64_t default_max_tokens, const std::string& client) {
+                                          int64_t default_max_tokens, const api::DeliveryFields& delivery,
+                                          const std::string& client) {
   const int64_t context = engine_.max_context();
   const auto length = static_cast<int64_t>(prompt.size());
   const int64_t room = context - length;
@@ -261,6 +263,11 @@ GenerationRequest Service::engine_request(std::vector<int32_t> prompt, const api
   out.skip_special = sampling.skip_special_tokens;
   if (sampling.top_logprobs) out.top_logprobs = static_cast<int32_t>(*sampling.top_logprobs);
   out.client = client;
+  out.report_progress = delivery.stream && delivery.return_progress;
+  // 64 bits of a digest: clients cannot choose them.
+  if (!delivery.cache_salt.empty()) {
+    out.cache_salt = std::stoull(sha256_hex(delivery.cache_salt).substr(0, 16), nullptr, 16);
+  }
   return out;
 }
 
@@ -286,7 +293,7 @@ void Service::chat(HttpRequest& request, Exchange exchange) {
   GenerationJob job{new_id("chatcmpl-"), served_name(asked.model), unix_seconds(), {}, asked.delivery};
   ChatPrompt prompt = encode_chat_request(asked, tokenizer_);
   job.requests.push_back(engine_request(std::move(prompt.tokens), asked.sampling, engine_.max_context(),
-                                        client_of(request, asked.delivery)));
+                                        asked.delivery, client_of(request, asked.delivery)));
   make_chat_generation(engine_, tokenizer_, exchange, std::move(job), prompt.starts_in_reasoning)->start();
 }
 
@@ -301,7 +308,7 @@ void Service::completions(HttpRequest& request, Exchange exchange) {
       tokens = std::move(std::get<std::vector<int32_t>>(prompt));
     }
     job.requests.push_back(engine_request(std::move(tokens), asked.sampling, api::kDefaultCompletionTokens,
-                                          client_of(request, asked.delivery)));
+                                          asked.delivery, client_of(request, asked.delivery)));
   }
   make_completion_generation(engine_, tokenizer_, exchange, std::move(job))->start();
 }

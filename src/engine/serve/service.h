@@ -76,7 +76,8 @@ class Service : public HttpHandler {
   Json model_card(const std::string& name) const;
   std::string served_name(const std::string& asked) const;
   GenerationRequest engine_request(std::vector<int32_t> prompt, const api::SamplingFields& sampling,
-                                   int64_t default_max_tokens, const std::string& client);
+                                   int64_t default_max_tokens, const api::DeliveryFields& delivery,
+                                   const std::string& client);
   std::string new_id(const char* prefix);
 
   const StepModel& model_;

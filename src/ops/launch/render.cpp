@@ -99,14 +99,29 @@ std::string exec_line(const char* key, const std::vector<std::string>& words) {
   return line + "\n";
 }
 
+// As root: a cgroup of another user's container can be killed without asking the container engine. "notify":
+// started means that the first sample was taken. A crash or a hang restarts the guard; having killed (exit
+// code 1) does not.
+constexpr const char* kGuardProperties[] = {"Type=notify",
+                                            "OOMScoreAdjust=-1000",
+                                            "LimitMEMLOCK=64M",
+                                            "MemoryMin=64M",
+                                            "CPUWeight=1000",
+                                            "RuntimeDirectory=spark-guard",
+                                            "RuntimeDirectoryPreserve=yes",
+                                            "WatchdogSec=30",
+                                            "Restart=on-failure",
+                                            "RestartPreventExitStatus=1 2"};
+
 std::string guard_unit(const RankLaunch& launch) {
-  std::string text = "# /etc/systemd/system/" + launch.guard.unit +
-                     ".service\n[Unit]\nDescription=Memory guard of " + launch.service +
-                     "\nAfter=docker.service\n\n[Service]\nType=simple\nUser=" + launch.ssh_user +
-                     "\nWorkingDirectory=" + percent_escaped(launch.working_directory) +
-                     "\nOOMScoreAdjust=-1000\nMemoryMin=64M\nCPUWeight=1000\n";
+  std::string text =
+      "# /etc/systemd/system/" + launch.guard.unit + ".service\n[Unit]\nDescription=Memory guard of " +
+      launch.service +
+      "\nAfter=docker.service\n\n[Service]\nWorkingDirectory=" + percent_escaped(launch.working_directory) +
+      "\n";
+  for (const char* property : kGuardProperties) text += std::string(property) + "\n";
   for (const auto& [name, value] : guard_environment(launch)) text += environment_line(name, value);
-  return text + exec_line("ExecStart", {guard_program(launch)}) + "Restart=on-failure\n";
+  return text + exec_line("ExecStart", {guard_program(launch)});
 }
 
 std::string container_unit(const RankLaunch& launch) {
@@ -189,12 +204,8 @@ std::vector<std::string> guard_command(const RankLaunch& launch) {
                                     "--quiet",
                                     "--unit=" + launch.guard.unit,
                                     "--collect",
-                                    "--property=Type=simple",
-                                    "--property=User=" + launch.ssh_user,
-                                    "--property=WorkingDirectory=" + launch.working_directory,
-                                    "--property=OOMScoreAdjust=-1000",
-                                    "--property=MemoryMin=64M",
-                                    "--property=CPUWeight=1000"};
+                                    "--property=WorkingDirectory=" + launch.working_directory};
+  for (const char* property : kGuardProperties) words.push_back(std::string("--property=") + property);
   for (const auto& [name, value] : guard_environment(launch))
     words.push_back("--setenv=" + name + "=" + value);
   words.push_back(guard_program(launch));

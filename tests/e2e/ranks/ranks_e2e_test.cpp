@@ -302,10 +302,11 @@ std::vector<std::string> adapted(const Json& command, const std::string& master_
 TEST_P(NativeProfiles, StartAnEngineThatAnswers) {
   const std::string profile = GetParam();
   const bool ring = profile.find("tp4") != std::string::npos;
-  const ProcessResult rendered = run_process(
-      {SPARK_CLI, "--repository", SPARK_SOURCE_DIR, "--site-config", "config/site.example.json", "--cluster-config", profile,
-       "--nodes-config", ring ? "config/examples/nodes-ring4.json" : "config/nodes.example.json", "render",
-       "--all", "--format", "json", "--model-dir", checkpoint()});
+  const ProcessResult rendered =
+      run_process({SPARK_CLI, "--repository", SPARK_SOURCE_DIR, "--site-config", "config/site.example.json",
+                   "--cluster-config", profile, "--nodes-config",
+                   ring ? "config/examples/nodes-ring4.json" : "config/nodes.example.json", "render", "--all",
+                   "--format", "json", "--model-dir", checkpoint()});
   ASSERT_EQ(rendered.exit_code, 0) << rendered.error;
   const Json launches = Json::parse(rendered.output);
   ASSERT_EQ(launches.size(), ring ? 4U : 3U);

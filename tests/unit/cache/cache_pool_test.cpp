@@ -15,9 +15,14 @@ CacheShape shape(int32_t sequences, int32_t context, int32_t step_rows) {
   return {.limits = {.max_sequences = sequences, .max_context = context, .max_step_rows = step_rows},
           .window = 128,
           .window_layers = 3,
+          .drafter_layers = 1,
           .width = 64,
           .key_width = 32,
           .sources = {{.layer = 2, .ratio = 2}, {.layer = 5, .ratio = 1}}};
+}
+
+int32_t used(const CachePool& pool, CacheGroup group) {
+  return pool.usage().of(group).in_use;
 }
 
 class CachePoolTest : public testing::Test {
@@ -37,19 +42,19 @@ class CachePoolTest : public testing::Test {
 TEST_F(CachePoolTest, BlocksFollowTheSequence) {
   CachePool pool = make(2, 2048, 300);
   pool.open(0);
-  EXPECT_EQ(pool.usage().global_blocks_in_use, 0);
-  pool.append(0, 0, 256);
-  EXPECT_EQ(pool.usage().global_blocks_in_use, 1);
-  pool.append(0, 256, 1);
-  EXPECT_EQ(pool.usage().global_blocks_in_use, 2);
-  EXPECT_EQ(pool.usage().window_blocks_in_use, 2);
+  EXPECT_EQ(used(pool, CacheGroup::kMain), 0);
+  pool.append(0, 0, 250);
+  EXPECT_EQ(used(pool, CacheGroup::kMain), 1);
+  pool.append(0, 250, 7);
+  EXPECT_EQ(used(pool, CacheGroup::kMain), 2);
+  EXPECT_EQ(used(pool, CacheGroup::kWindow), 2);
   pool.append(0, 250, 1);  // a cut back gives the second block back
   EXPECT_EQ(pool.length(0), 251);
-  EXPECT_EQ(pool.usage().global_blocks_in_use, 1);
-  EXPECT_EQ(pool.usage().window_blocks_in_use, 1);
+  EXPECT_EQ(used(pool, CacheGroup::kMain), 1);
+  EXPECT_EQ(used(pool, CacheGroup::kWindow), 1);
   pool.close(0);
-  EXPECT_EQ(pool.usage().global_blocks_in_use, 0);
-  EXPECT_EQ(pool.usage().window_blocks_in_use, 0);
+  EXPECT_EQ(used(pool, CacheGroup::kMain), 0);
+  EXPECT_EQ(used(pool, CacheGroup::kWindow), 0);
   EXPECT_EQ(pool.usage().bytes_in_use, 0u);
 }
 
@@ -58,10 +63,10 @@ TEST_F(CachePoolTest, WindowBlocksThatPassedAreFreed) {
   pool.open(0);
   for (int32_t p = 0; p < 4000; p += 200) {
     pool.append(0, p, 200);
-    pool.release_passed(0);
+    pool.commit(0);
     // The window and what may be cut back, across the border of a block at most once.
-    EXPECT_LE(pool.usage().window_blocks_in_use, 2) << p;
-    EXPECT_EQ(pool.usage().global_blocks_in_use, (p + 200 + 255) / 256);
+    EXPECT_LE(used(pool, CacheGroup::kWindow), 2) << p;
+    EXPECT_EQ(used(pool, CacheGroup::kMain), (p + 200 + 255) / 256);
   }
   // The furthest cut still finds its window.
   pool.append(0, pool.lowest_restart(0), 1);
@@ -77,7 +82,7 @@ TEST_F(CachePoolTest, BytesAreWhatTheRecordsNeed) {
   CachePool pool = make(1, 512, 64);
   pool.open(0);
   pool.append(0, 0, 1);
-  const uint64_t window = 256u * 3 * (64 + 2);
+  const uint64_t window = 256u * 4 * (64 + 2);
   const uint64_t global = 128u * (32 + 4) + 128u * (16 + 1) + 256u * (32 + 4) + 256u * (16 + 1);
   EXPECT_EQ(pool.usage().bytes_in_use, window + global);
   EXPECT_GT(pool.usage().bytes, pool.usage().bytes_in_use);
@@ -113,6 +118,7 @@ TEST_F(CachePoolTest, RandomTraffic) {
       touched.push_back(s);
     }
     pool.upload_tables();
+    pool.check_accounting();
     std::set<int32_t> window_blocks, global_blocks;
     int32_t window_count = 0, global_count = 0;
     for (int32_t s = 0; s < kSequences; ++s) {
@@ -136,9 +142,9 @@ TEST_F(CachePoolTest, RandomTraffic) {
     }
     EXPECT_EQ(static_cast<int32_t>(window_blocks.size()), window_count);
     EXPECT_EQ(static_cast<int32_t>(global_blocks.size()), global_count);
-    EXPECT_EQ(pool.usage().window_blocks_in_use, window_count);
-    EXPECT_EQ(pool.usage().global_blocks_in_use, global_count);
-    for (const int32_t s : touched) pool.release_passed(s);
+    EXPECT_EQ(used(pool, CacheGroup::kWindow), window_count);
+    EXPECT_EQ(used(pool, CacheGroup::kMain), global_count);
+    for (const int32_t s : touched) pool.commit(s);
   }
 }
 

@@ -101,6 +101,53 @@ TEST(HostCommunicator, GathersColumnsAndDropsPadding) {
   }
 }
 
+TEST(HostCommunicator, SpreadRowsAreSummedAndJoinedAsWholeOnesAre) {
+  for (const int32_t ranks : {2, 3, 4}) {
+    for (const int32_t rows : {1, 2, 7, 64}) {
+      const int32_t cols = 33;
+      const auto count = static_cast<size_t>(rows * cols);
+      const auto expected = expected_sum(ranks, count);
+      on_ranks(ranks, [&](Transport& transport) {
+        HostCommunicator communicator(transport);
+        auto x = random_rows(transport.rank(), count);
+        const auto before = x;
+        communicator.sum_own_rows(x.data(), rows, cols);
+        const RowRange own = own_rows(rows, transport.rank(), ranks);
+        for (size_t i = 0; i < count; ++i) {
+          const auto row = static_cast<int32_t>(i / static_cast<size_t>(cols));
+          const bool is_own = row >= own.first && row < own.first + own.rows;
+          if (x[i] != (is_own ? expected : before)[i]) throw Error("another row");
+        }
+        std::vector<uint8_t> small(static_cast<size_t>(rows) * 3);
+        for (int32_t i = own.first * 3; i < (own.first + own.rows) * 3; ++i) {
+          small[static_cast<size_t>(i)] = static_cast<uint8_t>(i);
+        }
+        const SpreadRows arrays[] = {{x.data(), cols * 2}, {small.data(), 3}};
+        communicator.gather_rows(arrays, rows);
+        if (x != expected) throw Error("rows were not joined");
+        for (size_t i = 0; i < small.size(); ++i) {
+          if (small[i] != static_cast<uint8_t>(i)) throw Error("bytes were not joined");
+        }
+      });
+    }
+  }
+}
+
+TEST(OwnRows, CoverAllRowsInOrder) {
+  for (int32_t ranks = 1; ranks <= 8; ++ranks) {
+    for (int32_t rows = 0; rows < 40; ++rows) {
+      int32_t next = 0;
+      for (int32_t rank = 0; rank < ranks; ++rank) {
+        const RowRange own = own_rows(rows, rank, ranks);
+        EXPECT_EQ(own.first, next);
+        EXPECT_GE(own.rows, 0);
+        next += own.rows;
+      }
+      EXPECT_EQ(next, rows);
+    }
+  }
+}
+
 TEST(HostCommunicator, MeetingTellsAllWhoCannotGoOn) {
   on_ranks(3, [](Transport& transport) {
     HostCommunicator communicator(transport);

@@ -185,8 +185,8 @@ TEST_P(Consistency, NothingIsLeftAfterClosing) {
   EXPECT_GT(model_->cache().usage().bytes_in_use, 0u);
   for (int32_t s = 0; s < 3; ++s) model_->close_sequence(s);
   EXPECT_EQ(model_->cache().usage().bytes_in_use, 0u);
-  EXPECT_EQ(model_->cache().usage().window_blocks_in_use, 0);
-  EXPECT_EQ(model_->cache().usage().global_blocks_in_use, 0);
+  for (const CacheGroupUsage& group : model_->cache().usage().groups) EXPECT_EQ(group.in_use, 0);
+  model_->cache().check_accounting();
 }
 
 // Speculation never changes what greedy decoding says.

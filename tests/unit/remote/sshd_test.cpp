@@ -151,15 +151,10 @@ TEST_F(SshdTest, WrongHostKeyWrongUserKeyAndNoServer) {
 }
 
 TEST_F(SshdTest, LostServerIsTold) {
-  std::thread later([this] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    // The server and its sessions; the shared connection of this test must break.
-    run_process({"sh", "-c",
-                 "for p in $(ps -eo pid= -o ppid= | awk -v s=" + std::to_string(server_->pid()) +
-                     " '$2 == s {print $1}'); do kill -9 $p; done"});
-  });
-  const RemoteResult result = remote_->run(node(), {.script = "echo part; sleep 20", .timeout_s = 15});
-  later.join();
+  // The command kills the server's process of its own session: the parent of `timeout`, its shell's parent.
+  const RemoteResult result = remote_->run(
+      node(), {.script = "echo part; sleep 0.3; kill -9 $(awk '{print $4}' /proc/$PPID/stat); sleep 20",
+               .timeout_s = 15});
   EXPECT_EQ(result.outcome, RemoteOutcome::kLost) << result.describe();
   EXPECT_EQ(result.output, "part\n");
 }

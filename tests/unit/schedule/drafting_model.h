@@ -12,21 +12,17 @@
 #include <vector>
 
 #include "engine/forward/step_model.h"
+#include "unit/schedule/wrapped_model.h"
 
 namespace spark::engine {
 
-class DraftingModel : public StepModel {
+class DraftingModel : public WrappedModel {
  public:
   using Chooser = std::function<int32_t(std::span<const int32_t> history, int32_t place)>;
 
   DraftingModel(StepModel& inner, int32_t drafts, Chooser chooser)
-      : inner_(inner), drafts_(drafts), chooser_(std::move(chooser)) {}
+      : WrappedModel(inner), drafts_(drafts), chooser_(std::move(chooser)) {}
 
-  int32_t vocab_size() const override { return inner_.vocab_size(); }
-  int32_t max_sequences() const override { return inner_.max_sequences(); }
-  int32_t max_context() const override { return inner_.max_context(); }
-  int32_t max_step_rows() const override { return inner_.max_step_rows(); }
-  int32_t max_rollback() const override { return inner_.max_rollback(); }
   void open_sequence(int32_t slot) override {
     inner_.open_sequence(slot);
     histories_[slot].clear();
@@ -36,10 +32,6 @@ class DraftingModel : public StepModel {
     histories_[slot].assign(start.tokens.begin(), start.tokens.begin() + cached);
     return cached;
   }
-  void close_sequence(int32_t slot) override { inner_.close_sequence(slot); }
-  bool has_room(std::span<const SequenceLength> lengths) const override { return inner_.has_room(lengths); }
-  int32_t longest_sequence() const override { return inner_.longest_sequence(); }
-  CacheOccupancy cache_occupancy() const override { return inner_.cache_occupancy(); }
 
   std::span<const float> run(std::span<const StepRow> rows) override {
     for (const StepRow& row : rows) {
@@ -78,7 +70,6 @@ class DraftingModel : public StepModel {
   int64_t drafted() const { return drafted_; }
 
  private:
-  StepModel& inner_;
   int32_t drafts_;
   Chooser chooser_;
   std::map<int32_t, std::vector<int32_t>> histories_;

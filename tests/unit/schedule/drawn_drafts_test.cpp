@@ -8,8 +8,11 @@
 #include <future>
 #include <memory>
 
+#include "engine/collective/host_communicator.h"
+#include "engine/forward/ranked_model.h"
 #include "engine/schedule/engine.h"
 #include "golden/tiny_model.h"
+#include "unit/collective/ranks_on_threads.h"
 #include "unit/schedule/chi_square.h"
 #include "unit/schedule/drafting_model.h"
 #include "unit/schedule/toy_model.h"
@@ -133,6 +136,45 @@ TEST_F(TinyModel, GreedyDraftsChangeNoToken) {
   EXPECT_GT(verified, 0);
 }
 
+// Drafts that stand up to any place, or fail at any, over the real caches: rows of rejected drafts leave no
+// trace in windows, compressed entries, open pairs and Engram histories.
+TEST_F(TinyModel, ForcedDraftsChangeNoToken) {
+  std::vector<GenerationRequest> requests;
+  for (const int32_t variety : {0, 1, 3, 5}) {
+    requests.push_back(request(variety, 15 + 6 * variety));
+    requests.back().sampling.temperature = variety < 2 ? 0 : 0.8;
+    requests.back().top_logprobs = 0;
+  }
+  const auto expected = run(requests, {}, 1);
+  const auto right = [&](std::span<const int32_t> history, int32_t place) -> int32_t {
+    for (size_t i = 0; i < requests.size(); ++i) {
+      std::vector<int32_t> whole = requests[i].prompt;
+      whole.insert(whole.end(), expected[i].tokens.begin(), expected[i].tokens.end());
+      const size_t at = history.size() + static_cast<size_t>(place);
+      if (at < whole.size() && std::equal(history.begin(), history.end(), whole.begin())) return whole[at];
+    }
+    return 0;
+  };
+  for (int32_t form = 0; form <= 10; ++form) {
+    // 0 .. 5: so many right, then wrong ones; 6 .. 10: one wrong among right ones.
+    DraftingModel drafting(model(), 5, [&](std::span<const int32_t> history, int32_t place) {
+      const bool wrong = form <= 5 ? place >= form : place == form - 6;
+      return (right(history, place) + (wrong ? 1 + place : 0)) % 600;
+    });
+    for (const int32_t sequences : {1, 4}) {
+      EngineOptions options;
+      options.max_sequences = sequences;
+      options.speculation = speculation(5, false, false);
+      Engine engine(drafting, tokenizer(), options);
+      const auto got = answers(engine, requests);
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i].tokens, expected[i].tokens) << "form " << form << " request " << i;
+        EXPECT_EQ(got[i].logprobs, expected[i].logprobs) << "form " << form << " request " << i;
+      }
+    }
+  }
+}
+
 // The same through rejection sampling, where a request is greedy.
 TEST_F(TinyModel, DrawnDraftsLeaveGreedyRequestsAlone) {
   std::vector<GenerationRequest> requests;
@@ -143,6 +185,43 @@ TEST_F(TinyModel, DrawnDraftsLeaveGreedyRequestsAlone) {
   const auto expected = run(requests, {});
   const auto got = run(requests, speculation(5, true, false));
   for (size_t i = 0; i < got.size(); i += 2) EXPECT_EQ(got[i].tokens, expected[i].tokens);
+}
+
+// Over several ranks, where calls are replayed: the drafts and the cuts that they cause.
+TEST_F(TinyModel, DraftsChangeNoTokenOverRanks) {
+  std::vector<GenerationRequest> requests;
+  for (int32_t i = 0; i < 4; ++i) {
+    requests.push_back(request(i, 20 + 4 * i));
+    requests.back().sampling.temperature = i % 2 == 0 ? 0 : 0.4;
+    requests.back().top_logprobs = 0;
+  }
+  on_ranks(2, [&](Transport& transport) {
+    HostCommunicator communicator(transport);
+    const auto part = load_model({.folder = golden::synthetic_checkpoint(),
+                                  .backend = "cpu",
+                                  .threads = 1,
+                                  .limits = {.max_sequences = 4, .max_context = 128, .max_step_rows = 32},
+                                  .communicator = &communicator});
+    if (transport.rank() != 0) return follow(*part, communicator, transport);
+    LeadingModel leading(*part, communicator, transport);
+    std::vector<Answer> expected;
+    for (const int32_t drafts : {0, 5}) {
+      for (const bool drawn : {false, true}) {
+        EngineOptions options;
+        options.speculation = speculation(drafts, drawn, false);
+        Engine engine(leading, tokenizer(), options);
+        const auto got = answers(engine, requests);
+        if (expected.empty()) expected = got;
+        for (size_t i = 0; i < got.size(); ++i) {
+          if (drawn && i % 2 == 1) continue;  // another answer of the same distribution
+          EXPECT_EQ(got[i].tokens, expected[i].tokens) << drafts << " " << drawn << " " << i;
+          EXPECT_EQ(got[i].logprobs, expected[i].logprobs) << drafts << " " << drawn << " " << i;
+          EXPECT_EQ(got[i].verified > 0, drafts > 0);
+        }
+      }
+    }
+    leading.stop();
+  });
 }
 
 // With every draft verified, a seed's answer is the same in every batch even when drafts are drawn.

@@ -349,10 +349,12 @@ TEST(Engine, TellsEverybodyWhyTheModelCannotGoOn) {
 
 class Counter : public EngineObserver {
  public:
-  void on_step(int64_t prompt, int64_t decode) override {
-    prompt_rows += prompt;
-    decode_rows += decode;
+  void on_step(const StepCounts& counts) override {
+    prompt_rows += counts.prompt_rows;
+    decode_rows += counts.decode_rows;
+    recomputed_rows += counts.recomputed_rows;
   }
+  void on_preempt() override { ++preemptions; }
   void on_first_token(double after) override { first += after >= 0; }
   void on_next_tokens(int64_t count, double after) override { next += after >= 0 ? count : 0; }
   void on_finish(const ChoiceRecord& record) override {
@@ -365,7 +367,8 @@ class Counter : public EngineObserver {
       EXPECT_LE(record.last_token_s, record.finished_s);
     }
   }
-  int64_t prompt_rows = 0, decode_rows = 0, first = 0, next = 0, tokens = 0;
+  int64_t prompt_rows = 0, decode_rows = 0, recomputed_rows = 0, preemptions = 0, first = 0, next = 0,
+          tokens = 0;
   std::map<int, int> finished;
 };
 

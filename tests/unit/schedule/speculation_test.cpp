@@ -310,7 +310,7 @@ TEST_F(ForcedDrafts, RejectionSamplingKeepsTheLimits) {
 }
 
 struct Counts : EngineObserver {
-  void on_step(int64_t, int64_t decode) override { decode_rows += decode; }
+  void on_step(const StepCounts& counts) override { decode_rows += counts.decode_rows; }
   void on_first_token(double) override { ++tokens; }
   void on_next_tokens(int64_t count, double) override { tokens += count; }
   void on_drafts(const DraftOutcome& outcome) override {

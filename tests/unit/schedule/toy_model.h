@@ -113,7 +113,7 @@ class ToyModel : public StepModel {
   int64_t closed() const { return closed_; }
   size_t most_open() const { return most_open_; }
 
- private:
+ protected:
   static void require(bool holds, const char* what) {
     if (!holds) throw std::logic_error(what);
   }

@@ -283,8 +283,8 @@ TEST(Service, CountsForDashboards) {
   EXPECT_EQ(server.metric("vllm:iteration_tokens_total_sum"), prompt + 4);
   EXPECT_EQ(server.metric("vllm:iteration_tokens_total_count"), 5);
   for (const char* name :
-       {"vllm:num_preemptions_total", "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total",
-        "vllm:prompt_tokens_cached_total", "vllm:scheduler_local_prefill_backlog_tokens"}) {
+       {"vllm:num_preemptions_total", "vllm:prefix_cache_hits_total", "vllm:prompt_tokens_cached_total",
+        "vllm:scheduler_local_prefill_backlog_tokens"}) {
     EXPECT_EQ(server.metric(name), 0) << name;
   }
   for (const char* name :
@@ -292,6 +292,53 @@ TEST(Service, CountsForDashboards) {
         "vllm:request_queue_time_seconds_count", "vllm:request_prefill_time_seconds_count",
         "vllm:request_decode_time_seconds_count", "vllm:time_per_output_token_seconds_count"}) {
     EXPECT_EQ(server.metric(name), 1) << name;
+  }
+}
+
+// Drafts of what the script says, right up to `wrong`.
+DraftingModel::Chooser drafts_of(const ToyModel::Script& script, int32_t wrong) {
+  return [=](std::span<const int32_t> history, int32_t place) {
+    std::vector<int32_t> tokens(history.begin(), history.end());
+    for (int32_t i = 0; i < place; ++i) tokens.push_back(script(tokens));
+    return (script(tokens) + (place == wrong ? 1 : 0)) % 640;
+  };
+}
+
+// Thinking, its end, stop strings and characters of several tokens fall anywhere within a step.
+TEST(Service, DraftsChangeNoAnswer) {
+  const Json bodies[] = {
+      chat("x", {{"max_tokens", 60}}),
+      chat("x", {{"max_tokens", 60}, {"stop", {"ur si"}}}),
+      chat("x", {{"max_tokens", 17}, {"logprobs", true}, {"top_logprobs", 2}}),
+      chat("x", {{"max_tokens", 60}, {"chat_template_kwargs", {{"thinking", false}}}}),
+  };
+  const ToyModel::Script script =
+      answering("Let me see: é 漢字 🙂.</think>One two three é 漢字 four six.");
+  TestServer plain({.script = script});
+  for (int32_t wrong = 0; wrong <= 5; ++wrong) {
+    TestServer::Options options;
+    options.script = script;
+    options.drafter = drafts_of(script, wrong);
+    options.service.engine.speculation.max_drafts = 5;
+    options.service.engine.speculation.adaptive = false;
+    TestServer server(options);
+    for (const Json& body : bodies) {
+      const Json expected = plain.ask_json("/v1/chat/completions", body);
+      EXPECT_EQ(server.ask_json("/v1/chat/completions", body)["choices"], expected["choices"]) << wrong;
+      Json streamed = body;
+      streamed["stream"] = true;
+      std::string content, reasoning;
+      for (const std::string& data : read_stream(server, "/v1/chat/completions", streamed).data) {
+        const api::ChatResponse event = api::parse_chat_response(data);
+        for (const api::ChatChoice& choice : event.choices) {
+          content += choice.content.value_or("");
+          reasoning += choice.reasoning.value_or("");
+        }
+      }
+      const api::ChatResponse whole = api::parse_chat_response(expected.dump());
+      EXPECT_EQ(content, whole.choices.at(0).content.value_or("")) << wrong;
+      EXPECT_EQ(reasoning, whole.choices.at(0).reasoning.value_or("")) << wrong;
+    }
   }
 }
 
@@ -309,11 +356,7 @@ TEST(Service, CountsDrafts) {
 
   TestServer::Options options;
   options.script = script;
-  options.drafter = [script](std::span<const int32_t> history, int32_t place) {
-    std::vector<int32_t> tokens(history.begin(), history.end());
-    for (int32_t i = 0; i < place; ++i) tokens.push_back(script(tokens));
-    return (script(tokens) + (place == 3 ? 1 : 0)) % 640;
-  };
+  options.drafter = drafts_of(script, 3);
   options.service.engine.speculation.max_drafts = 5;
   options.service.engine.speculation.adaptive = false;
   TestServer server(options);
