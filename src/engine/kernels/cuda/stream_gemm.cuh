@@ -115,9 +115,9 @@ struct StreamGemmShape {
   // 48 rows: two blocks on a multiprocessor of an H200 are worth a few spilled bytes, and GB10 has no room
   // for two.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
-  static constexpr int kMinBlocks = kNTiles <= 2 ? 3 : kNTiles == 3 ? 2 : 1;
+  static constexpr int kMinBlocks = kNTiles * kRowTiles <= 2 ? 3 : kNTiles <= 3 ? 2 : 1;
 #else
-  static constexpr int kMinBlocks = kNTiles <= 2 ? 3 : kNTiles <= 6 ? 2 : 1;
+  static constexpr int kMinBlocks = kNTiles * kRowTiles <= 2 ? 3 : kNTiles <= 6 ? 2 : 1;
 #endif
 };
 

@@ -18,6 +18,9 @@ void launch_stream_gemm(const Launch& on, const LinearLaunch& plan, const Stream
       }
       return with(stream_gemm_kernel<Format, 1, 1>);
     case 2:
+      if constexpr (Format::kCodes) {
+        if (plan.row_tiles == 2) return with(stream_gemm_kernel<Format, 2, 2>);
+      }
       return with(stream_gemm_kernel<Format, 2, 1>);
     case 3:
       return with(stream_gemm_kernel<Format, 3, 2>);
