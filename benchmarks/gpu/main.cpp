@@ -124,8 +124,8 @@ int main(int argc, char** argv) {
     if (verb == "cases") return run_cases(argument, {}, "cases") == 0 ? 0 : 1;
     if (verb == "measure") return measure(json_file);
     if (verb == "step") return step(json_file, rows);
-    std::cerr
-        << "usage: gpu_bench check [FILTER] | cases [FILTER] | measure [--json FILE] | step [--rows N].. [--json FILE]\n";
+    std::cerr << "usage: gpu_bench check [FILTER] | cases [FILTER] | measure [--json FILE] | step [--rows "
+                 "N].. [--json FILE]\n";
     return 2;
   } catch (const Error& error) {
     std::cerr << error.describe() << "\n";

@@ -286,7 +286,7 @@ class RankModel {
                             .out_stride = config_.main_proj_input()});
     }
     const float* angles = layer.role.compress_ratio == 0 ? angles_.plain : angles_.compressed;
-    runner_.begin_attention(step, layer.block, angles);
+    runner_.begin_attention(step, layer.block, angles, true);
     backend_.window_write({.step = step,
                            .width = 512,
                            .pairs = 32,
@@ -446,7 +446,7 @@ class RankModel {
     backend_.rope_angles({.step = step, .pairs = 32, .freq = freq_, .cos_sin = angles_.plain});
     runner_.embed(step, embed_, nullptr, nullptr);
     for (const BlockWeights& block : drafter_) {
-      runner_.begin_attention(step, block, angles_.plain);
+      runner_.begin_attention(step, block, angles_.plain, false);
       backend_.window_write({.step = step,
                              .width = 512,
                              .pairs = 32,

@@ -2,9 +2,9 @@
 // do gives each lane the elements that the matrix instruction expects of it.
 #include "engine/kernels/cuda/plan/tiles.h"
 
-#include <bit>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <set>
 #include <vector>
 

@@ -18,7 +18,7 @@ namespace {
 constexpr int kMostWarps = 16;
 constexpr int kScoreWarps = 8;  // the first of them, eight slots each
 constexpr int kFewBlocks = 6;   // (row, 16 heads) with sixteen warps
-constexpr int kChunk = 64;  // slots
+constexpr int kChunk = 64;      // slots
 constexpr int kHeads = 16;
 constexpr int kMaxWidth = 512;
 constexpr int kPad = 8;                // BF16 elements that keep ldmatrix rows in different banks
@@ -410,7 +410,8 @@ void launch_sparse_attention(const Launch& on, const SparseAttentionArgs& args) 
   const dim3 grid(static_cast<unsigned>(ranks), static_cast<unsigned>(head_groups),
                   static_cast<unsigned>(args.step.rows));
   if (args.step.rows * head_groups <= kFewBlocks) {
-    launch_kernel(on, sparse_attention_kernel<16>, grid, 16 * 32, sizeof(Shared), ranks, AttentionParams{args});
+    launch_kernel(on, sparse_attention_kernel<16>, grid, 16 * 32, sizeof(Shared), ranks,
+                  AttentionParams{args});
   } else {
     launch_kernel(on, sparse_attention_kernel<8>, grid, 8 * 32, sizeof(Shared), ranks, AttentionParams{args});
   }

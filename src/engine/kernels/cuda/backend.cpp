@@ -398,8 +398,8 @@ class Backend final : public CudaBackend {
     work.destination = scratch<int32_t>(Scratch::kExpertDestination, most);
     work.codes = scratch<uint8_t>(Scratch::kExpertCodes, most * stride);
     work.scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 32);
-    work.x_scales = scratch<uint32_t>(Scratch::kExpertXScales,
-                                      most / args.top_k * ceil_div(bank.hidden, 128));
+    work.x_scales =
+        scratch<uint32_t>(Scratch::kExpertXScales, most / args.top_k * ceil_div(bank.hidden, 128));
     work.outputs = scratch<uint16_t>(Scratch::kExpertOutputs, most * bank.hidden);
     work.arrivals = scratch<uint32_t>(Scratch::kExpertArrivals, ceil_div(bank.hidden, kDownChannels));
 

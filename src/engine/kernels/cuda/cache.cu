@@ -141,8 +141,8 @@ __global__ void __launch_bounds__(kCacheThreads)
   }
   const int per_row = (p.width / 32 + kCacheThreads / 32 - 1) / (kCacheThreads / 32);
   const int row = (index - rope_blocks) / per_row;
-  const int block = (index - rope_blocks - row * per_row) * (kCacheThreads / 32) +
-                    static_cast<int>(threadIdx.x / 32);
+  const int block =
+      (index - rope_blocks - row * per_row) * (kCacheThreads / 32) + static_cast<int>(threadIdx.x / 32);
   if (block < p.width / 32) write_window_block(p, row, block);
 }
 

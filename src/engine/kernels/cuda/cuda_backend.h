@@ -35,8 +35,8 @@ struct CudaDeviceInfo {
 
 // Devices that this build has code for; 0 when there is no driver.
 int cuda_device_count();
-// Of the first device; nullopt when it shares the machine's memory, where the driver's answer leaves out what the
-// kernel would give back, and when there is none.
+// Of the first device; nullopt when it shares the machine's memory, where the driver's answer leaves out what
+// the kernel would give back, and when there is none.
 std::optional<uint64_t> cuda_free_memory();
 
 class CudaBackend : public Backend {

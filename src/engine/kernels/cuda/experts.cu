@@ -1,10 +1,11 @@
 // The routed experts: work list, gate/up with the fused activation, down with the fixed-order combine.
 //
 // Assignments (row, slot) are sorted by expert; up to two of one expert form a work item (see fp4_step.cuh);
-// the weights of an expert with more are read again, from L2. Gate and up of 32 columns meet in one block, which applies the
-// clamps, the routing weight and the quantiser and leaves codes for the down projection. Both kernels are persistent: as many blocks as multiprocessors hold, each with an equal run of
-// units of work. The order of assignments inside an item changes nothing: columns of the matrix instruction
-// are independent.
+// the weights of an expert with more are read again, from L2. Gate and up of 32 columns meet in one block,
+// which applies the clamps, the routing weight and the quantiser and leaves codes for the down projection.
+// Both kernels are persistent: as many blocks as multiprocessors hold, each with an equal run of units of
+// work. The order of assignments inside an item changes nothing: columns of the matrix instruction are
+// independent.
 #include "engine/kernels/cuda/fp4_step.cuh"
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda/route.cuh"
@@ -168,7 +169,8 @@ __global__ void __launch_bounds__(kPlanThreads, 1) route_plan_kernel(const __gri
     }
   }
   // An item begins at every eighth assignment of an expert.
-  if (thread < assignments) places[thread] = expert >= 0 && place % kExpertRows == 0 ? expert : kMaxPlanExperts;
+  if (thread < assignments)
+    places[thread] = expert >= 0 && place % kExpertRows == 0 ? expert : kMaxPlanExperts;
   __syncthreads();
   int items_below = 0, items = 0;
   if (thread < assignments) {
@@ -308,8 +310,8 @@ __global__ void __launch_bounds__(32 * kUpWarps, 1) gate_up_kernel(const __grid_
   using Shape = GateUpShape<kUpWarps, kPlaces>;
   using Place = ExpertPlace<2>;
   SPARK_DYNAMIC_SHARED(uint8_t, shared);  // rings, partial sums [2][warp][row][matrix, column]
-  wait_for_inputs();    // the work list decides which weights to read
-  launch_dependents();  // and whoever comes next may read that list at once
+  wait_for_inputs();                      // the work list decides which weights to read
+  launch_dependents();                    // and whoever comes next may read that list at once
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
   const int g = lane >> 2, t = lane & 3;
@@ -358,7 +360,8 @@ __global__ void __launch_bounds__(32 * kUpWarps, 1) gate_up_kernel(const __grid_
                                       (p.double_blocks - 2 * fetch_step) * Place::kStageBytes);
       const bool valid = row_valid && (kWhole || fetch_step * 4 + (g & 3) < blocks);
       copy_async_8(place + Place::kCodesAt + lane * 8, valid ? x + s * 128 : p.x_codes, valid);
-      copy_async_4_if(row_valid && (lane & 15) == 0, place + Place::kXScalesAt + (lane >> 4) * 4, x_scales + s);
+      copy_async_4_if(row_valid && (lane & 15) == 0, place + Place::kXScalesAt + (lane >> 4) * 4,
+                      x_scales + s);
       if (++fetch_step == s1) {
         fetch_step = s0;
         if (++fetch_unit < last_unit) aim();
@@ -433,8 +436,8 @@ __global__ void __launch_bounds__(32 * kUpWarps, 1) gate_up_kernel(const __grid_
 
 // ---- down and combine ----------------------------------------------------------------------------------
 
-// A unit of work is an item and 32 output channels; a warp does it alone. The warp that finishes the last item
-// of its channels adds up the rows' experts in ascending order.
+// A unit of work is an item and 32 output channels; a warp does it alone. The warp that finishes the last
+// item of its channels adds up the rows' experts in ascending order.
 
 struct DownParams {
   const uint8_t* stages;
@@ -445,7 +448,7 @@ struct DownParams {
   int rows;
   int hidden;
   int top_k;
-  int blocks;         // of the width
+  int blocks;  // of the width
   int double_blocks;
   int channel_groups;
   int codes_stride;
@@ -535,15 +538,16 @@ __global__ void __launch_bounds__(kThreads, 3) down_kernel(const __grid_constant
     if (++fetch_group == p.channel_groups) fetch_group = 0, next_item = item_at(++fetch_item);
   };
   const auto fetch_weights = [&](uint8_t* place, int step) {
-    fetch_expert_weights<1, false>(place,
-                                   weights + static_cast<uint64_t>(static_cast<uint32_t>(step)) * Place::kWeightBytes,
-                                   (p.double_blocks - 2 * step) * Place::kStageBytes);
+    fetch_expert_weights<1, false>(
+        place, weights + static_cast<uint64_t>(static_cast<uint32_t>(step)) * Place::kWeightBytes,
+        (p.double_blocks - 2 * step) * Place::kStageBytes);
   };
   const auto fetch_activations = [&](uint8_t* place) {
     const uint64_t s = static_cast<uint32_t>(fetch_step);
     const bool valid = row_valid && fetch_step * 4 + (g & 3) < blocks;
     copy_async_8(place + Place::kCodesAt + lane * 8, valid ? codes + s * 128 : p.work.codes, valid);
-    copy_async_4_if(row_valid && (lane & 15) == 0, place + Place::kXScalesAt + (lane >> 4) * 4, x_scales + s * 4);
+    copy_async_4_if(row_valid && (lane & 15) == 0, place + Place::kXScalesAt + (lane >> 4) * 4,
+                    x_scales + s * 4);
   };
   const auto advance = [&] {
     if (++fetch_step == steps) {
@@ -672,8 +676,8 @@ void launch_expert_gate_up(const Launch& on, const ExpertsArgs& args, int first_
   p.codes_stride = static_cast<int>(expert_codes_stride(bank.width));
   p.limit = args.limit;
   p.work = work;
-  const int64_t most = std::min<int64_t>(int64_t{rows} * args.top_k * p.column_blocks,
-                                         on.device.multiprocessors);
+  const int64_t most =
+      std::min<int64_t>(int64_t{rows} * args.top_k * p.column_blocks, on.device.multiprocessors);
   const auto with = [&](auto shape, auto kernel) {
     launch_kernel(on, kernel, dim3(static_cast<unsigned>(most)), decltype(shape)::kThreads,
                   decltype(shape)::kSharedBytes, 1, p);

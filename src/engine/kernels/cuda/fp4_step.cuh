@@ -74,8 +74,8 @@ __device__ __forceinline__ void fp4_block_step(float (&d)[4], uint32_t row_g, ui
 
 // The sums of a stage, scaled, into the sums of rows g and g + 8; x0 and x1 are the scales of the lane's two
 // blocks of its row.
-__device__ __forceinline__ void fp4_stage_sum(float (&sum)[2], const float (&d)[4], uint32_t scale_word, float x0,
-                                              float x1) {
+__device__ __forceinline__ void fp4_stage_sum(float (&sum)[2], const float (&d)[4], uint32_t scale_word,
+                                              float x0, float x1) {
   const RowScales s = row_scales(scale_word);
   sum[0] = fmaf(d[0], s.x0 * x0, sum[0]);
   sum[0] = fmaf(d[1], s.x1 * x1, sum[0]);

@@ -141,11 +141,10 @@ __device__ __forceinline__ void copy_async_8_if(bool run, void* to_shared, const
       : "memory");
 }
 __device__ __forceinline__ void copy_async_4_if(bool run, void* to_shared, const void* from) {
-  asm volatile(
-      "{ .reg .pred p; setp.ne.b32 p, %2, 0; @p cp.async.ca.shared.global [%0], [%1], 4; }" ::"r"(
-          shared_address(to_shared)),
-      "l"(from), "r"(static_cast<int>(run))
-      : "memory");
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p cp.async.ca.shared.global [%0], [%1], 4; }" ::"r"(
+                   shared_address(to_shared)),
+               "l"(from), "r"(static_cast<int>(run))
+               : "memory");
 }
 // Copies of a thread since its last commit form a group; groups end in order.
 __device__ __forceinline__ void copy_async_commit() {
@@ -163,8 +162,8 @@ __device__ __forceinline__ T load_shared_by_blocks(const T* p) {
   return __ldcg(p);
 }
 
-// Adds one and returns the count before. What this thread's warp wrote before its last __syncwarp() is seen by
-// whoever counts later, and what earlier ones wrote by this warp after its next exchange.
+// Adds one and returns the count before. What this thread's warp wrote before its last __syncwarp() is seen
+// by whoever counts later, and what earlier ones wrote by this warp after its next exchange.
 __device__ __forceinline__ uint32_t arrive(uint32_t* counter) {
   uint32_t before;
   asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");

@@ -145,8 +145,8 @@ struct StreamGemmParams {
   size_t tile_stride = 0;  // bytes of a row tile
   const uint8_t* x_codes = nullptr;
   const uint8_t* x_scales = nullptr;
-  const uint16_t* x = nullptr;  // with FP8 activations: quantised on the way instead of x_codes
-  uint8_t* quantised_codes = nullptr;   // where that quantised form goes, for others to read
+  const uint16_t* x = nullptr;         // with FP8 activations: quantised on the way instead of x_codes
+  uint8_t* quantised_codes = nullptr;  // where that quantised form goes, for others to read
   uint8_t* quantised_scales = nullptr;
   int64_t x_stride = 0;  // elements between rows
   int rows = 0;
@@ -221,15 +221,16 @@ struct alignas(16) ExpertItem {
 // Workspace of one launch of at most kMaxLinearRows rows; assignments are (row, slot), sorted by expert.
 struct ExpertWorkspace {
   int32_t* item_count = nullptr;
-  ExpertItem* items = nullptr;    // [rows * top_k]
-  int32_t* item_row = nullptr;    // [rows * top_k][kExpertRows]: row of the step, or -1
-  float* item_weight = nullptr;   // [rows * top_k][kExpertRows]: routing weight
-  int32_t* destination = nullptr; // [rows * top_k] by assignment: row * top_k + place among the row's experts
-  uint32_t* x_scales = nullptr;   // [rows][hidden / 128, rounded up]: the rows' scales, four in a word
-  uint8_t* codes = nullptr;       // [rows * top_k][padded width]
-  uint8_t* scales = nullptr;      // [rows * top_k][padded width / 32]
-  uint16_t* outputs = nullptr;    // BF16 [rows * top_k][hidden] by destination
-  uint32_t* arrivals = nullptr;   // [hidden / kDownChannels]: zero between launches
+  ExpertItem* items = nullptr;   // [rows * top_k]
+  int32_t* item_row = nullptr;   // [rows * top_k][kExpertRows]: row of the step, or -1
+  float* item_weight = nullptr;  // [rows * top_k][kExpertRows]: routing weight
+  int32_t* destination =
+      nullptr;                   // [rows * top_k] by assignment: row * top_k + place among the row's experts
+  uint32_t* x_scales = nullptr;  // [rows][hidden / 128, rounded up]: the rows' scales, four in a word
+  uint8_t* codes = nullptr;      // [rows * top_k][padded width]
+  uint8_t* scales = nullptr;     // [rows * top_k][padded width / 32]
+  uint16_t* outputs = nullptr;   // BF16 [rows * top_k][hidden] by destination
+  uint32_t* arrivals = nullptr;  // [hidden / kDownChannels]: zero between launches
 };
 
 constexpr int kDownChannels = 32;  // output channels of a unit of work of the down projection

@@ -7,8 +7,8 @@ namespace spark::engine::cuda {
 namespace {
 
 __global__ void __launch_bounds__(32)
-    linear_fp4_kernel(const uint8_t* stages, const uint8_t* codes, const uint8_t* scales, int rows, int64_t out, int blocks, uint16_t* y, float* y_f32,
-                      int64_t y_stride) {
+    linear_fp4_kernel(const uint8_t* stages, const uint8_t* codes, const uint8_t* scales, int rows,
+                      int64_t out, int blocks, uint16_t* y, float* y_f32, int64_t y_stride) {
   launch_dependents();
   wait_for_inputs();
   const int lane = static_cast<int>(threadIdx.x);
@@ -39,8 +39,7 @@ __global__ void __launch_bounds__(32)
     }
     uint32_t b[8];
     fp4_activations(make_uint4(x[0].x, x[0].y, x[1].x, x[1].y), b);
-    fp4_tile_step(sum, w, w_scales, b,
-                  {x_scale[0][0], x_scale[1][0], x_scale[0][1], x_scale[1][1]});
+    fp4_tile_step(sum, w, w_scales, b, {x_scale[0][0], x_scale[1][0], x_scale[0][1], x_scale[1][1]});
   }
 #pragma unroll
   for (int q = 0; q < 4; ++q) {
@@ -62,8 +61,8 @@ void launch_linear_fp4(const Launch& on, const LinearArgs& args, const PreparedW
   launch_kernel(on, linear_fp4_kernel,
                 dim3(static_cast<unsigned>(ceil_div(weight.rows, kTileRows)),
                      static_cast<unsigned>(ceil_div(args.rows, 8))),
-                32, 0, 1, weight.tiles, args.x_q.codes, args.x_q.scales, args.rows,
-                weight.rows, static_cast<int>(weight.cols / 32), args.y, args.y_f32, args.y_stride);
+                32, 0, 1, weight.tiles, args.x_q.codes, args.x_q.scales, args.rows, weight.rows,
+                static_cast<int>(weight.cols / 32), args.y, args.y_f32, args.y_stride);
 }
 
 }  // namespace spark::engine::cuda

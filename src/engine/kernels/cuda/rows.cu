@@ -385,7 +385,8 @@ void launch_rms_norms(const Launch& on, const RmsNormArgs& first, const RmsNormA
 
 void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args) {
   const CollapseParams p = collapse_params(args);
-  launch_kernel(on, collapse_kernel<false>, dim3(static_cast<unsigned>(args.rows)), row_threads(args.hidden), 0, 1, p);
+  launch_kernel(on, collapse_kernel<false>, dim3(static_cast<unsigned>(args.rows)), row_threads(args.hidden),
+                0, 1, p);
 }
 
 void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args) {
@@ -394,7 +395,8 @@ void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, c
   p.post = expand.post;
   p.comb = expand.comb;
   p.expanded = expand.h;
-  launch_kernel(on, collapse_kernel<true>, dim3(static_cast<unsigned>(args.rows)), row_threads(args.hidden), 0, 1, p);
+  launch_kernel(on, collapse_kernel<true>, dim3(static_cast<unsigned>(args.rows)), row_threads(args.hidden),
+                0, 1, p);
 }
 
 void launch_mhc_expand(const Launch& on, const MhcExpandArgs& args) {

@@ -164,8 +164,9 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
   // The tiles of a row group that this warp reads, or null beyond the last row.
   const auto tiles_of = [&](int group) -> const uint8_t* {
     const int tile = (group * p.row_warps + row_warp) * kRowTiles;
-    return group < p.row_groups && tile < p.row_tiles ? weight_tiles + static_cast<size_t>(tile) * p.tile_stride
-                                                      : nullptr;
+    return group < p.row_groups && tile < p.row_tiles
+               ? weight_tiles + static_cast<size_t>(tile) * p.tile_stride
+               : nullptr;
   };
   uint8_t* ring = shared + p.ring_offset + warp * kRingBytes;
   // Copies stage `stage` of a row group into its place and closes a group of copies, also when there is
@@ -275,7 +276,8 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
     }
   }
   if constexpr (Format::kCodes) {
-    // A warp takes whole rows; a row's scales of this block's columns are seldom more than a warp reads at once.
+    // A warp takes whole rows; a row's scales of this block's columns are seldom more than a warp reads at
+    // once.
     const int count = from_bf16 ? 0 : last_block - first_block;
     constexpr int kPasses = kNTiles <= 4 ? kNTiles : 4;
     for (int m0 = warp; m0 < p.rows; m0 += kWarps * kPasses) {

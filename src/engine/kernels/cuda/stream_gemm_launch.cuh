@@ -8,8 +8,8 @@ namespace spark::engine::cuda {
 template <class Format>
 void launch_stream_gemm(const Launch& on, const LinearLaunch& plan, const StreamGemmParams& params) {
   const auto with = [&](auto kernel) {
-    launch_kernel(on, kernel, dim3(static_cast<unsigned>(plan.grid), params.second_tiles != nullptr ? 2 : 1), kLinearThreads, plan.shared_bytes,
-                  plan.cluster, params);
+    launch_kernel(on, kernel, dim3(static_cast<unsigned>(plan.grid), params.second_tiles != nullptr ? 2 : 1),
+                  kLinearThreads, plan.shared_bytes, plan.cluster, params);
   };
   switch (plan.n_tiles) {
     case 1:

@@ -56,7 +56,8 @@ bool cut(const LinearShape& shape, const LinearSplit& split, int n_tiles, int ro
   l.n_tiles = n_tiles;
   // Two row tiles share the reads of the activations; with 96 rows the sums of two do not fit in registers.
   // Few rows: weights with many rows take two as well, so that half as many blocks stage the activations.
-  const bool tall = !shape.rowwise && shape.activation_bytes == 1 && padded_row_tiles(shape.rows) >= kTallTiles;
+  const bool tall =
+      !shape.rowwise && shape.activation_bytes == 1 && padded_row_tiles(shape.rows) >= kTallTiles;
   l.row_tiles = n_tiles == 3 || n_tiles == 6 || (n_tiles <= 2 && tall) ? 2 : 1;
   l.row_warps = row_warps;
   l.shard_warps = kLinearWarps / row_warps;

@@ -71,8 +71,8 @@ SPARK_HOST_DEVICE constexpr size_t bf16_tile_offset(int64_t row, int64_t col, in
 }
 
 // FP4: a lane's 16 bytes are four words (block 0 row g, block 0 row g + 8, block 1 row g, block 1 row g + 8)
-// of eight elements each. Reading a word must cost as few instructions as can be: pair p of elements (2p in the
-// low half, 2p + 1 in the high half) becomes two FP16 (sign in bit 15, magnitude in bits 11..9) as
+// of eight elements each. Reading a word must cost as few instructions as can be: pair p of elements (2p in
+// the low half, 2p + 1 in the high half) becomes two FP16 (sign in bit 15, magnitude in bits 11..9) as
 //   p = 0: w & M      1: (w << 3) & M      2: ((w << 7) ^ (w << 10)) & M      3: ((w << 7) ^ rotl(w, 12)) & M
 // with M = 0x8E008E00: four shifts and four three-input operations. (Four disjoint shifts of the four bits do
 // not exist, so one shift more and two exclusive ors.) As a map of 32 bits it is linear and can be inverted;
@@ -117,8 +117,8 @@ constexpr Fp4Place make_fp4_place() {
 }
 
 // FP4 weights are read in stages: 32 rows (two tiles) by 64 columns of one matrix, or of two that are used
-// together (gate and up), all tiles first, then their scales. Stage follows stage along the columns, so a warp
-// streams contiguous memory.
+// together (gate and up), all tiles first, then their scales. Stage follows stage along the columns, so a
+// warp streams contiguous memory.
 struct Fp4Stages {
   int64_t double_blocks = 0;  // 64-column steps of a row
   int matrices = 1;           // 1 or 2
@@ -129,7 +129,8 @@ SPARK_HOST_DEVICE constexpr int fp4_stage_bytes(int matrices) {
 }
 
 // Byte offset of the word of elements (row, col & ~7 ..) of matrix `matrix`.
-SPARK_HOST_DEVICE constexpr size_t fp4_word_offset(int64_t row, int64_t col, const Fp4Stages& at, int matrix) {
+SPARK_HOST_DEVICE constexpr size_t fp4_word_offset(int64_t row, int64_t col, const Fp4Stages& at,
+                                                   int matrix) {
   const int r = static_cast<int>(row & 15);
   const int c = static_cast<int>(col & 63);
   const int tile = matrix * 2 + static_cast<int>(row >> 4 & 1);
