@@ -104,12 +104,15 @@ class Membership::Impl {
     }
   }
 
+  // Until something is heard, or a sign of life is due, one way or the other.
   void wait(double until) {
     std::vector<pollfd> waits = {{wake_.get(), POLLIN, 0}};
     for (const Peer& peer : peers_) {
-      if (!peer.left) waits.push_back({peer.socket.fd(), POLLIN, 0});
+      if (peer.left) continue;
+      waits.push_back({peer.socket.fd(), POLLIN, 0});
+      until = std::min(until, peer.heard + options_.silence_s);
     }
-    const int ms = std::max(1, static_cast<int>((until - monotonic_s()) * 1000));
+    const int ms = std::max(1, static_cast<int>((until - monotonic_s()) * 1000) + 1);
     ::poll(waits.data(), waits.size(), ms);
     uint64_t count = 0;
     [[maybe_unused]] const auto got = ::read(wake_.get(), &count, sizeof count);
