@@ -28,6 +28,7 @@ struct EngineFlags {
   double max_token_gap_ms = 0;
   size_t max_queued = 256;
   size_t engram_cache_mib = 256;
+  bool engram_page_cache = false;
   double drain_timeout_s = 30;
   std::string generation_config = "auto";  // "auto", "vllm" or a folder
   bool check_only = false;

@@ -42,6 +42,15 @@ void add_model_flags(CLI::App& app, EngineFlags& flags) {
          "Defaults of requests: auto (generation_config.json of MODEL_DIR, if it has one), vllm (none), "
          "or the folder that has the file")
       ->capture_default_str();
+  const std::map<std::string, engine::WeightReading> readings = {{"auto", engine::WeightReading::kAuto},
+                                                                 {"direct", engine::WeightReading::kDirect},
+                                                                 {"map", engine::WeightReading::kMapped}};
+  app.add_option(
+         "--weight-reads", flags.model.weight_reading,
+         "How weights that the backend copies come from disk: direct (large reads past the page cache), "
+         "map, or auto (direct from one GiB on)")
+      ->transform(CLI::CheckedTransformer(readings, CLI::ignore_case))
+      ->default_str("auto");
   app.add_option("--engram-cache-mib", flags.engram_cache_mib,
                  "Host memory for rows of the Engram tables read lately, of all tables together")
       ->capture_default_str()
@@ -49,6 +58,11 @@ void add_model_flags(CLI::App& app, EngineFlags& flags) {
   app.add_flag("--io-uring,!--no-io-uring", flags.model.engram.queue.use_io_uring,
                "Read Engram rows through io_uring where the kernel offers it, else with pread")
       ->default_str("on");
+  app.add_flag(
+         "--engram-page-cache", flags.engram_page_cache,
+         "Keep what is read of the Engram tables in the page cache, too: for a machine whose memory holds "
+         "much of them")
+      ->default_str("off");
   app.add_flag("--exact-prefill", flags.model.exact_prefill,
                "Run every layer for every token of a prompt, not only the last window's: about half as fast")
       ->default_str("off");

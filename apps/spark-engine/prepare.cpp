@@ -78,6 +78,7 @@ Prepared prepare(const EngineFlags& flags) {
   prepared.load.limits.max_context = context_length(flags, prepared.config);
   const size_t tables = std::max<size_t>(1, prepared.config.engram_layer_ids.size());
   prepared.load.engram.cache_bytes = (flags.engram_cache_mib << 20) / tables;
+  prepared.load.engram.direct = !flags.engram_page_cache;
   engine::ServiceOptions& service = prepared.service;
   service.served_names = flags.served_names.empty() ? std::vector{folder_name(folder)} : flags.served_names;
   service.api_keys = flags.api_keys;

@@ -110,8 +110,8 @@ void RankProcess::on_lost(const engine::LostRank& lost) {
     const std::lock_guard lock(mutex_);
     lost_ = true;
     if (service_ != nullptr) {
+      server_->drain(kFailureDrainS);  // first, so that connections do not wait for their clients to close
       service_->fail(why);
-      server_->drain(kFailureDrainS);
       std::thread([this] {
         std::this_thread::sleep_for(kFailureEnd);
         children_.kill_all();

@@ -7,10 +7,12 @@
 #include "../flag_checks.h"
 #include "commands.h"
 #include "common/error.h"
+#include "common/file.h"
 #include "common/json.h"
 #include "common/units.h"
 #include "engine/checkpoint/inspect.h"
 #include "engine/checkpoint/synthetic.h"
+#include "model/rank_table.h"
 #include "model/report.h"
 
 namespace spark::app {
@@ -99,12 +101,24 @@ void add_synth(CLI::App& model) {
   });
 }
 
+void add_ranks(CLI::App& model) {
+  auto path = std::make_shared<std::string>();
+  CLI::App* command =
+      model.add_subcommand("ranks", "What each of one to four ranks holds, as the tables of docs/engine.md");
+  command->add_option("CONFIG", *path, "A config.json")->required();
+  command->callback([path] {
+    std::cout << model::rank_tables_markdown(
+        model::read_model_config(parse_json(read_file(*path), *path), *path));
+  });
+}
+
 }  // namespace
 
 void add_model_command(CLI::App& app, Outcome& outcome) {
   CLI::App* model = app.add_subcommand("model", "Look at a checkpoint, or write a synthetic one");
   model->require_subcommand(1);
   add_inspect(*model, outcome);
+  add_ranks(*model);
   add_synth(*model);
 }
 

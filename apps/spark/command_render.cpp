@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "commands.h"
+#include "node_choice.h"
 #include "ops/launch/render.h"
 #include "site_options.h"
 
@@ -16,19 +17,6 @@ struct RenderFlags {
   bool all = false;
   ops::LaunchOptions launch;
 };
-
-const ops::Node& find_node(const ops::Site& site, const std::string& name) {
-  if (const ops::Node* node = site.nodes.find(name)) return *node;
-  std::vector<std::string> names;
-  std::string listed;
-  for (const ops::Node& node : site.nodes.nodes) {
-    names.push_back(node.name);
-    listed += (listed.empty() ? "" : ", ") + node.name;
-  }
-  const auto guess = nearest(name, names);
-  throw Error("\"" + name + "\" is not a node", site.nodes_file,
-              guess ? "did you mean \"" + *guess + "\"?" : "its nodes are " + listed);
-}
 
 void run_render(const RenderFlags& flags, const SiteOptions& options) {
   const ops::Site site = options.load(ops::Repository(options.repository));

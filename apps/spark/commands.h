@@ -44,9 +44,11 @@ void add_completion_commands(CLI::App& app);
 void add_config_command(CLI::App& app, const SiteOptions& options);
 void add_doctor_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);
 void add_fabric_command(CLI::App& app, const SiteOptions& options);
+void add_host_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);
 void add_lab_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);
 void add_model_command(CLI::App& app, Outcome& outcome);
 void add_plan_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);
+void add_probe_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);
 void add_render_command(CLI::App& app, const SiteOptions& options);
 void add_tuning_commands(CLI::App& app, const SiteOptions& options);
 

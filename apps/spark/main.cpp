@@ -41,9 +41,11 @@ int run(int argc, char** argv) {
   add_config_command(app, site);
   add_doctor_command(app, outcome, site);
   add_fabric_command(app, site);
+  add_host_command(app, outcome, site);
   add_lab_command(app, outcome, site);
   add_model_command(app, outcome);
   add_plan_command(app, outcome, site);
+  add_probe_command(app, outcome, site);
   add_render_command(app, site);
   add_tuning_commands(app, site);
   add_completion_commands(app);

@@ -62,6 +62,7 @@ struct Way {
   const char* name;
   bool io_uring;
   unsigned threads;
+  bool direct;
 };
 
 class Bench {
@@ -81,15 +82,15 @@ class Bench {
                  {"rows/s", Align::kRight},
                  {"step of " + std::to_string(flags_.step_rows) + " ms", Align::kRight},
                  {"reads/row", Align::kRight}});
-    for (const Way& way : {Way{"pread, 1 thread", false, 0}, Way{"pread, 8 threads", false, 8},
-                           Way{"io_uring, 512 in flight", true, 0}}) {
-      measure(table, "disk", way, 0, true);
+    for (const bool direct : {true, false}) {
+      const char* from = direct ? "disk, direct" : "disk, buffered";
+      measure(table, from, {"pread, 1 thread", false, 0, direct}, 0, true);
+      measure(table, from, {"pread, 8 threads", false, 8, direct}, 0, true);
+      measure(table, from, {"io_uring, 512 in flight", true, 0, direct}, 0, true);
     }
-    for (const Way& way : {Way{"pread, 1 thread", false, 0}, Way{"pread, 8 threads", false, 8},
-                           Way{"io_uring, 512 in flight", true, 0}}) {
-      measure(table, "page cache", way, 0, false);
-    }
-    measure(table, "row cache", {"nothing to read", true, 0}, size_t{1} << 30, false);
+    measure(table, "page cache", {"pread, 1 thread", false, 0, false}, 0, false);
+    measure(table, "page cache", {"io_uring, 512 in flight", true, 0, false}, 0, false);
+    measure(table, "row cache", {"nothing to read", true, 0, true}, size_t{1} << 30, false);
     std::cout << format_count(static_cast<uint64_t>(flags_.rows)) << " rows, " << format_bytes(file_->size())
               << " in " << flags_.folder << "\n\n"
               << table.text();
@@ -99,6 +100,7 @@ class Bench {
   void measure(Table& table, const char* from, const Way& way, size_t cache_bytes, bool cold) {
     std::vector<RowReader> parts = {file_->rows(*file_->find("codes")), file_->rows(*file_->find("scales"))};
     TableReader reader(std::move(parts), {.cache_bytes = cache_bytes,
+                                          .direct = way.direct,
                                           .queue = {.use_io_uring = way.io_uring, .threads = way.threads}});
     std::mt19937_64 random(7);
     std::vector<uint8_t> codes(flags_.step_rows * 256), scales(flags_.step_rows * 8);

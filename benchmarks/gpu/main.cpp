@@ -1,4 +1,4 @@
-// gpu_bench check [FILTER] | cases [FILTER] | measure [--json FILE] | step [--json FILE]
+// gpu_bench check [FILTER] | cases [FILTER] | measure [--json FILE] | step [--rows N].. [--json FILE]
 //
 // check: every kernel case against the reference, packed and not, and products at real sizes. cases: the
 // kernel cases alone (for compute-sanitizer, with a filter). measure: each kernel beside its floor. step:
@@ -80,7 +80,7 @@ int measure(const std::string& json_file) {
   return 0;
 }
 
-int step(const std::string& json_file) {
+int step(const std::string& json_file, const std::vector<int>& wanted) {
   double bytes_per_us = 0;
   {
     const auto cuda = engine::make_cuda_backend({});
@@ -88,11 +88,12 @@ int step(const std::string& json_file) {
     constexpr int64_t kLong = int64_t{2} << 30;
     bytes_per_us = static_cast<double>(kLong) / ceiling.microseconds(kLong);
   }
-  constexpr int kRows[] = {1, 6, 12, 24, 48};
-  constexpr int kTp3Rows[] = {1, 6, 48};
-  std::vector<StepResult> all = measure_steps(4, kRows, bytes_per_us);
-  const std::vector<StepResult> three = measure_steps(3, kTp3Rows, bytes_per_us);
-  all.insert(all.end(), three.begin(), three.end());
+  const std::vector<int> rows = wanted.empty() ? std::vector<int>{1, 6, 12, 24, 48} : wanted;
+  std::vector<StepResult> all = measure_steps(4, rows, bytes_per_us);
+  if (wanted.empty()) {
+    const std::vector<StepResult> three = measure_steps(3, rows, bytes_per_us);
+    all.insert(all.end(), three.begin(), three.end());
+  }
   std::cout << table_of(all);
   if (!json_file.empty()) {
     const Json json = {{"read_bytes_per_us", bytes_per_us}, {"steps", json_of(all)}};
@@ -107,9 +108,12 @@ int main(int argc, char** argv) {
   try {
     const std::string verb = argc > 1 ? argv[1] : "";
     std::string argument, json_file;
+    std::vector<int> rows;
     for (int i = 2; i < argc; ++i) {
       if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
         json_file = argv[++i];
+      } else if (std::strcmp(argv[i], "--rows") == 0 && i + 1 < argc) {
+        rows.push_back(std::stoi(argv[++i]));
       } else {
         argument = argv[i];
       }
@@ -119,9 +123,9 @@ int main(int argc, char** argv) {
     if (verb == "check") return check(argument);
     if (verb == "cases") return run_cases(argument, {}, "cases") == 0 ? 0 : 1;
     if (verb == "measure") return measure(json_file);
-    if (verb == "step") return step(json_file);
+    if (verb == "step") return step(json_file, rows);
     std::cerr
-        << "usage: gpu_bench check [FILTER] | cases [FILTER] | measure [--json FILE] | step [--json FILE]\n";
+        << "usage: gpu_bench check [FILTER] | cases [FILTER] | measure [--json FILE] | step [--rows N].. [--json FILE]\n";
     return 2;
   } catch (const Error& error) {
     std::cerr << error.describe() << "\n";

@@ -77,7 +77,7 @@ class RankModel {
         split_(model::split_for(config_, ranks)),
         scratch_(allocate_block_scratch(cuda, config_, split_, most_rows)),
         index_(allocate_index_scratch(cuda, config_, most_rows)),
-        engram_(allocate_engram_scratch(cuda, config_, most_rows)),
+        engram_(allocate_engram_scratch(cuda, config_, split_, most_rows)),
         runner_(backend_, communicator_, config_, split_, scratch_) {
     for (const model::LayerRole& role : plan_.layers) {
       LayerWeights layer{.role = role, .block = make_block(384, 6)};

@@ -10,4 +10,7 @@ namespace spark {
 
 std::string sha256_hex(std::string_view bytes);
 
+// The same of a file of any size; Error when it cannot be read to its end.
+std::string sha256_hex_of_file(const std::string& path);
+
 }  // namespace spark

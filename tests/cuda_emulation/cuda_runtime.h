@@ -16,6 +16,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __maxnreg__(...)
 #define __grid_constant__
 // Blocks run one after the other, so a block's static shared memory may be shared by all.
 #define __shared__ static
@@ -29,6 +30,9 @@ struct alignas(8) uint2 {
 };
 struct alignas(16) uint4 {
   uint32_t x, y, z, w;
+};
+struct alignas(16) int4 {
+  int32_t x, y, z, w;
 };
 struct alignas(8) float2 {
   float x, y;

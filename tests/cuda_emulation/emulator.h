@@ -106,6 +106,8 @@ inline void __syncwarp() {
   spark::emulation::meet_warp(&here, sizeof here);
 }
 
+inline void __threadfence() {}
+
 inline float __uint_as_float(uint32_t v) {
   return std::bit_cast<float>(v);
 }

@@ -128,8 +128,17 @@ inline void copy_async(void* to, const void* from, size_t bytes) {
 inline void copy_async_4(void* to, const void* from) {
   copy_async(to, from, 4);
 }
-inline void copy_async_8(void* to, const void* from) {
-  copy_async(to, from, 8);
+inline void copy_async_8(void* to, const void* from, bool valid = true) {
+  static const uint8_t zero[8] = {};
+  if (valid) {
+    copy_async(to, from, 8);
+  } else {
+    emulation::copy_later(to, zero, 8);
+  }
+}
+template <class T>
+T load_shared_by_blocks(const T* p) {
+  return __ldg(p);
 }
 inline void copy_async_16(void* to, const void* from, bool valid = true) {
   static const uint8_t zero[16] = {};
@@ -138,6 +147,18 @@ inline void copy_async_16(void* to, const void* from, bool valid = true) {
   } else {
     emulation::copy_later(to, zero, 16);
   }
+}
+inline void copy_async_16_if(bool run, void* to, const void* from, bool valid) {
+  if (run) copy_async_16(to, from, valid);
+}
+inline void copy_async_8_if(bool run, void* to, const void* from, bool valid) {
+  if (run) copy_async_8(to, from, valid);
+}
+inline void copy_async_4_if(bool run, void* to, const void* from) {
+  if (run) copy_async(to, from, 4);
+}
+inline uint32_t arrive(uint32_t* counter) {
+  return (*counter)++;
 }
 inline void copy_async_commit() {
   emulation::close_copies();

@@ -80,6 +80,26 @@ if grep -q 'nodes, docker' "$work/out"; then
   ids=$(for n in 1 2 3; do on "node$n" 'docker image inspect -f {{.Id}} spark-engine:lab'; done | sort -u)
   [ "$(echo "$ids" | wc -l)" -eq 1 ] || fail "the image differs between nodes: $ids"
   on node1 'docker run --rm --network=host spark-engine:lab --version' | grep -q '^spark-engine' || fail "the image does not run"
+  # Three ranks in three containers, workers first, and an answer from the head.
+  if "$engine" --help | grep -q -- --node-rank; then
+    "$spark" model synth --preset tiny --seed 1 --out "$lab/shared/checkpoint" >/dev/null 2>&1 || fail "no checkpoint"
+    for n in 2 3 1; do
+      words=$("$spark" --repository "$lab/site" --cluster-config config/lab.json render "node$n" | sed 's/.*spark-engine //')
+      on "node$n" "docker run -d --name rank --network=host -e UCX_NET_DEVICES=enP7s7 \
+        -v /srv/spark-lab/checkpoint:/srv/spark-lab/checkpoint:ro spark-engine:lab $words >/dev/null" || fail "rank on node$n"
+    done
+    i=0
+    until on node1 'docker logs rank 2>&1' | grep -q '^listening on'; do
+      i=$((i + 1))
+      [ "$i" -lt 150 ] || { for n in 1 2 3; do on "node$n" 'docker logs rank 2>&1 | tail -n 5' >&2; done; fail "the ranks do not serve"; }
+      sleep 0.2
+    done
+    body='{"model": "deepseek-v4.1-flash", "prompt": "hello", "max_tokens": 4}'
+    printf 'POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s' "${#body}" "$body" |
+      on node1 "bash -c 'exec 3<>/dev/tcp/127.0.0.1/8000; cat >&3; cat <&3'" >"$work/answer"
+    grep -q '"completion_tokens":4' "$work/answer" || { cat "$work/answer" >&2; fail "no completion from three ranks"; }
+    for n in 1 2 3; do on "node$n" 'docker rm -f rank >/dev/null'; done
+  fi
   # The guard's real kill path: a container, an impossible threshold.
   if [ -x "$lab/shared/bin/spark-guard" ]; then
     on node1 'tar -C /srv/spark-lab/bin -c spark-guard | docker import - victim >/dev/null

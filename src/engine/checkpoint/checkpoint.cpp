@@ -184,6 +184,11 @@ RowReader Checkpoint::rows(std::string_view name) const {
   return found.shard->rows(*found.entry);
 }
 
+std::pair<const SafetensorsFile*, const StoredTensor*> Checkpoint::stored(std::string_view name) const {
+  const Place& found = place(name);
+  return {found.shard, found.entry};
+}
+
 void Checkpoint::check_against(std::span<const TensorSpec> expected) const {
   Group groups[] = {
       {"of another dtype", {}}, {"of another shape", {}}, {"missing", {}}, {"not expected", {}}};

@@ -50,9 +50,12 @@ class Checkpoint {
   const StoredTensor* find(std::string_view name) const;  // null when absent
   bool contains(std::string_view name) const { return find(name) != nullptr; }
 
-  // Both throw Error when there is no such tensor.
+  // These throw Error when there is no such tensor.
   TensorView tensor(std::string_view name) const;
   RowReader rows(std::string_view name) const;
+
+  // Where it lies, for readers with their own I/O.
+  std::pair<const SafetensorsFile*, const StoredTensor*> stored(std::string_view name) const;
 
   // Throws one Error that counts all tensors that are missing, unexpected, of another shape or of another
   // dtype, and lists up to FaultList::kShown of them, of every kind.

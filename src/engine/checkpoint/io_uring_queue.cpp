@@ -49,7 +49,7 @@ class IoUringQueue final : public ReadQueue {
     }
     // What failed or came short is read again the plain way, which finishes it or says what is wrong.
     const std::vector<FileRead> again = std::exchange(unread_, {});
-    for (const FileRead& read : again) read.file->read(read.offset, read.to);
+    for (const FileRead& read : again) read.file->read(read.offset, read.to, read.needed_bytes());
   }
 
  private:
@@ -97,8 +97,9 @@ class IoUringQueue final : public ReadQueue {
     const FileRead& read =
         reads_[static_cast<size_t>(reinterpret_cast<uintptr_t>(io_uring_cqe_get_data(done)))];
     const size_t got = done->res > 0 ? static_cast<size_t>(done->res) : 0;
-    if (got < read.to.size()) {
-      unread_.push_back({.file = read.file, .offset = read.offset + got, .to = read.to.subspan(got)});
+    if (got < read.needed_bytes()) {
+      // All of it once more: what is left need not begin where a direct read may.
+      unread_.push_back(read);
     }
     io_uring_cqe_seen(&ring_, done);
     --in_flight_;

@@ -69,7 +69,7 @@ class PreadQueue final : public ReadQueue {
     lock.unlock();
     std::exception_ptr failure;
     try {
-      read.file->read(read.offset, read.to);
+      read.file->read(read.offset, read.to, read.needed_bytes());
     } catch (const Error&) {
       failure = std::current_exception();
     }

@@ -22,6 +22,10 @@ struct FileRead {
   const RandomAccessFile* file = nullptr;
   uint64_t offset = 0;
   std::span<uint8_t> to;
+  size_t needed = kAll;  // bytes that must come; the file may end after them
+
+  static constexpr size_t kAll = ~size_t{0};
+  size_t needed_bytes() const { return needed < to.size() ? needed : to.size(); }
 };
 
 class ReadQueue {

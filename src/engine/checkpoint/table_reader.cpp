@@ -14,6 +14,8 @@ namespace {
 
 // Rows read ahead at a time: enough to keep a disk busy, few enough that a step need not wait long for them.
 constexpr size_t kAheadRows = 4096;
+// Missing rows of a step read at a time.
+constexpr size_t kStepRows = 8192;
 // Rows that may wait to be read ahead; a long prompt's chunk has 200,000.
 constexpr size_t kMostAhead = size_t{1} << 20;
 
@@ -24,6 +26,17 @@ size_t record_size(const std::vector<RowReader>& parts) {
     bytes += part.row_bytes();
   }
   return bytes;
+}
+
+// What direct reads must be multiples of, in place, length and memory, on every device we know.
+constexpr size_t kBlock = 4096;
+static_assert(kExtentGap >= kBlock, "extents of whole blocks must not overlap");
+
+uint64_t align_down(uint64_t n) {
+  return n / kBlock * kBlock;
+}
+uint64_t align_up(uint64_t n) {
+  return align_down(n + kBlock - 1);
 }
 
 size_t cache_places(const std::vector<RowReader>& parts, size_t bytes) {
@@ -49,7 +62,14 @@ TableReader::TableReader(std::vector<RowReader> parts, const TableReaderOptions&
       options_(options),
       record_bytes_(record_size(parts_)),
       queue_(make_read_queue(options.queue)),
-      cache_(cache_places(parts_, options.cache_bytes), record_bytes_) {}
+      cache_(cache_places(parts_, options.cache_bytes), record_bytes_) {
+  for (const RowReader& part : parts_) {
+    std::unique_ptr<const RandomAccessFile> file;
+    if (options.direct) file = std::make_unique<RandomAccessFile>(part.path(), FileAccess::kDirect);
+    if (file != nullptr && !file->is_direct()) file = nullptr;
+    direct_files_.push_back(std::move(file));
+  }
+}
 
 TableReader::~TableReader() {
   {
@@ -75,28 +95,46 @@ void TableReader::plan(Batch& batch) const {
   batch.reads.clear();
   batch.at.resize(parts_.size() * batch.rows.size());
   std::vector<WantedBytes> wanted(batch.rows.size());
-  std::vector<std::pair<const RandomAccessFile*, Extent>> all;
+  struct Run {
+    const RandomAccessFile* file;
+    uint64_t offset;
+    size_t bytes;
+    size_t needed;
+    size_t at;
+  };
+  std::vector<Run> runs;
   size_t total = 0;
   for (size_t part = 0; part < parts_.size(); ++part) {
     const RowReader& reader = parts_[part];
     for (size_t i = 0; i < batch.rows.size(); ++i) {
       wanted[i] = {.offset = reader.row_offset(batch.rows[i]), .bytes = reader.row_bytes()};
     }
+    const RandomAccessFile* direct = direct_files_[part].get();
     for (const Extent& extent : plan_extents(wanted)) {
+      const uint64_t end = extent.offset + extent.bytes;
+      const uint64_t first = direct != nullptr ? align_down(extent.offset) : extent.offset;
+      const uint64_t last = direct != nullptr ? align_up(end) : end;
       for (size_t i = extent.first; i < extent.first + extent.count; ++i) {
-        batch.at[part * batch.rows.size() + i] =
-            total + static_cast<size_t>(wanted[i].offset - extent.offset);
+        batch.at[part * batch.rows.size() + i] = total + static_cast<size_t>(wanted[i].offset - first);
       }
-      total += extent.bytes;
-      all.emplace_back(&reader.file(), extent);
+      runs.push_back({.file = direct != nullptr ? direct : &reader.file(),
+                      .offset = first,
+                      .bytes = static_cast<size_t>(last - first),
+                      .needed = static_cast<size_t>(end - first),
+                      .at = total});
+      total += runs.back().bytes;
     }
+    // The next part's runs may be direct and must begin at a block.
+    if (direct == nullptr) total = static_cast<size_t>(align_up(total));
   }
-  batch.bytes.resize(total);
-  size_t at = 0;
-  for (const auto& [file, extent] : all) {
-    batch.reads.push_back(
-        {.file = file, .offset = extent.offset, .to = std::span(batch.bytes).subspan(at, extent.bytes)});
-    at += extent.bytes;
+  batch.memory.resize(total + kBlock);
+  const auto address = reinterpret_cast<uintptr_t>(batch.memory.data());
+  batch.bytes = std::span(batch.memory).subspan(static_cast<size_t>(align_up(address) - address), total);
+  for (const Run& run : runs) {
+    batch.reads.push_back({.file = run.file,
+                           .offset = run.offset,
+                           .to = batch.bytes.subspan(run.at, run.bytes),
+                           .needed = run.needed});
   }
 }
 
@@ -145,26 +183,44 @@ void TableReader::begin(std::span<const int64_t> ids, std::span<const std::span<
     counters_.misses += missing_.size();
   }
   std::sort(missing_.begin(), missing_.end(), [](const Wanted& a, const Wanted& b) { return a.row < b.row; });
-  step_.rows.clear();
-  for (const Wanted& wanted : missing_) {
-    if (step_.rows.empty() || step_.rows.back() != wanted.row) step_.rows.push_back(wanted.row);
-  }
-  plan(step_);
+  started_ = 0;
   in_progress_ = true;
+  start_next();
+}
+
+// Starts reading the next missing rows: as many as keep a disk busy, so that whole blocks of them fit into
+// memory.
+bool TableReader::start_next() {
+  finished_ = started_;
+  step_.rows.clear();
+  for (; started_ < missing_.size(); ++started_) {
+    const int64_t row = missing_[started_].row;
+    if (!step_.rows.empty() && step_.rows.back() == row) continue;
+    if (step_.rows.size() == kStepRows) break;
+    step_.rows.push_back(row);
+  }
+  if (step_.rows.empty()) return false;
+  plan(step_);
   queue_->start(step_.reads);
+  return true;
 }
 
 void TableReader::finish() {
   SPARK_CHECK(in_progress_);
   const double began_s = monotonic_s();
-  in_progress_ = false;
   try {
-    queue_->wait();
-    finish_missing();
+    if (!step_.rows.empty()) {
+      do {
+        queue_->wait();
+        finish_missing();
+      } while (start_next());
+    }
+    in_progress_ = false;
     std::unique_lock lock(mutex_);
     finish_awaited(lock);
     counters_.wait_s += monotonic_s() - began_s;
   } catch (const Error&) {
+    in_progress_ = false;  // the queue is at rest
     const std::lock_guard lock(mutex_);
     ++counters_.failures;
     throw;
@@ -175,12 +231,11 @@ void TableReader::finish_missing() {
   const std::lock_guard lock(mutex_);
   count_reads(step_);
   std::vector<uint8_t> record(record_bytes_);
-  size_t next = 0;
+  size_t next = finished_;
   for (size_t i = 0; i < step_.rows.size(); ++i) {
     const int64_t row = step_.rows[i];
     copy(step_, i, record.data());
-    for (; next < missing_.size() && missing_[next].row == row; ++next)
-      give(record.data(), missing_[next].place);
+    for (; next < started_ && missing_[next].row == row; ++next) give(record.data(), missing_[next].place);
     if (cache_.find(row) != nullptr || cache_.is_reserved(row)) continue;  // read ahead in the meantime
     if (uint8_t* cached = cache_.insert(row)) std::memcpy(cached, record.data(), record_bytes_);
   }

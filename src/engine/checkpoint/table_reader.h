@@ -28,6 +28,9 @@ namespace spark::engine {
 
 struct TableReaderOptions {
   size_t cache_bytes = size_t{128} << 20;  // of records; the index takes about 24 bytes a row more
+  // Past the page cache, where 4096 bytes would be kept for a row of 264. False for a machine whose memory
+  // holds the tables, or much of them.
+  bool direct = true;
   ReadQueueOptions queue = {};
 };
 
@@ -77,7 +80,8 @@ class TableReader {
   // Rows on their way from the files: one run of memory for all extents.
   struct Batch {
     std::vector<int64_t> rows;  // ascending, each once
-    std::vector<uint8_t> bytes;
+    std::vector<uint8_t> memory;
+    std::span<uint8_t> bytes;  // in it, at a whole block
     std::vector<FileRead> reads;
     std::vector<size_t> at;  // [part][row] where the row lies in `bytes`
   };
@@ -86,6 +90,7 @@ class TableReader {
   void copy(const Batch& batch, size_t index, uint8_t* record) const;
   void give(const uint8_t* record, size_t place);
   void drain();
+  bool start_next();
   void finish_missing();
   void finish_awaited(std::unique_lock<std::mutex>& lock);
   void read_ahead();
@@ -93,19 +98,23 @@ class TableReader {
   void count_reads(const Batch& batch);  // under the lock
 
   const std::vector<RowReader> parts_;
+  std::vector<std::unique_ptr<const RandomAccessFile>>
+      direct_files_;  // [part], null: read through the page cache
   const TableReaderOptions options_;
   size_t record_bytes_ = 0;
   std::unique_ptr<ReadQueue> queue_;  // of begin() and finish()
 
   // Of the step in progress.
   std::vector<std::span<uint8_t>> out_;
-  std::vector<Wanted> missing_;
+  std::vector<Wanted> missing_;  // by row
+  size_t finished_ = 0;          // of them, with the rows of earlier reads
+  size_t started_ = 0;           // with those being read
   std::vector<Wanted> awaited_;
   Batch step_;
   bool in_progress_ = false;
 
-  mutable std::mutex mutex_;         // of all that follows
-  std::condition_variable ahead_;    // work for the thread, or the end
+  mutable std::mutex mutex_;                 // of all that follows
+  std::condition_variable ahead_;            // work for the thread, or the end
   mutable std::condition_variable arrived_;  // rows read ahead have come, or will not
   RowCache cache_;
   std::deque<std::vector<int64_t>> to_prefetch_;

@@ -64,11 +64,30 @@ const float* upload_frequencies(Backend& backend, const model::ModelConfig& conf
   return device;
 }
 
+// Those of the wanted reads that the backend copies from.
+WeightReads reads_of(const Backend& backend, WeightReads reads) {
+  reads.is_copied = [&backend](const model::TensorEntry& tensor) {
+    if (tensor.shape.size() != 2) return true;  // vectors always are
+    switch (tensor.dtype) {
+      case model::Dtype::kBf16:
+        return !backend.keeps_host(WeightFormat::kBf16);
+      case model::Dtype::kF32:
+        return !backend.keeps_host(WeightFormat::kF32);
+      case model::Dtype::kI8:
+        return !backend.keeps_host(WeightFormat::kFp4);
+      default:  // FP8 and the scales
+        return !backend.keeps_host(WeightFormat::kFp8);
+    }
+  };
+  return reads;
+}
+
 }  // namespace
 
 Decoder::Decoder(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
                  const model::ModelConfig& config, std::vector<int32_t> token_classes,
-                 const CacheLimits& limits, Communicator& communicator, const TableReaderOptions& engram)
+                 const CacheLimits& limits, Communicator& communicator, const TableReaderOptions& engram,
+                 const WeightReads& reads)
     : backend_(std::move(backend)),
       communicator_(communicator, *backend_),
       checkpoint_(checked(std::move(checkpoint), config)),
@@ -76,8 +95,8 @@ Decoder::Decoder(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> c
       plan_(model::make_layer_plan(config)),
       split_(model::split_for(config, communicator_.ranks())),
       limits_(limits),
-      loader_(*backend_,
-              WeightShards(*checkpoint_, model::tensor_catalogue(config_), split_, communicator_.rank())),
+      loader_(*backend_, WeightShards(*checkpoint_, model::tensor_catalogue(config_), split_,
+                                      communicator_.rank(), reads_of(*backend_, reads))),
       weights_(load_decoder_weights(loader_, config_, plan_)),
       cache_(*backend_, cache_shape(config_, limits)),
       engram_(*backend_, *checkpoint_, config_, std::move(token_classes), limits.max_sequences,
@@ -113,6 +132,7 @@ Decoder::Decoder(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> c
     drafter_ = std::make_unique<Drafter>(*backend_, communicator_, config_, split_, loader_, weights_, cache_,
                                          plain_freq_, limits);
   }
+  loader_.finish();
 }
 
 void Decoder::open_sequence(int32_t sequence) {

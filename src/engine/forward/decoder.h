@@ -48,7 +48,7 @@ class Decoder final : public StepModel {
   // communicator outlives the decoder.
   Decoder(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
           const model::ModelConfig& config, std::vector<int32_t> token_classes, const CacheLimits& limits,
-          Communicator& communicator, const TableReaderOptions& engram = {});
+          Communicator& communicator, const TableReaderOptions& engram = {}, const WeightReads& reads = {});
 
   int32_t vocab_size() const override { return static_cast<int32_t>(config_.vocab_size); }
   int32_t max_sequences() const override { return limits_.max_sequences; }

@@ -51,6 +51,28 @@ void check_limits(const CacheLimits& limits, const model::ModelConfig& config) {
   throw_if_any(faults, "the model's limits");
 }
 
+// Decoder adds what the backend copies.
+WeightReads weight_reads(const LoadOptions& options, const model::ModelConfig& config) {
+  constexpr uint64_t kWorthIt = uint64_t{1} << 30;
+  WeightReads reads;
+  reads.from_bytes = options.weight_reading == WeightReading::kAuto ? kWorthIt : 0;
+  reads.is_wanted = options.weight_reading != WeightReading::kMapped;
+  reads.stream.queue.use_io_uring = options.engram.queue.use_io_uring;
+  if (options.observer == nullptr) return reads;
+  const int64_t ranks = options.communicator == nullptr ? 1 : options.communicator->ranks();
+  int64_t total = 0;
+  for (const model::ComponentBytes& part :
+       model::rank_bytes(model::tensor_catalogue(config), model::split_for(config, ranks))) {
+    if (part.component == model::Component::kEngramTable || part.component == model::Component::kVision)
+      continue;
+    total += part.split + part.replicated;
+  }
+  reads.on_loaded = [observer = options.observer, total](int64_t loaded) {
+    observer->on_weights(static_cast<uint64_t>(std::min(loaded, total)), static_cast<uint64_t>(total));
+  };
+  return reads;
+}
+
 }  // namespace
 
 std::vector<std::string> backend_names() {
@@ -96,9 +118,10 @@ std::unique_ptr<Decoder> load_model(const LoadOptions& options, std::unique_ptr<
   std::vector<int32_t> classes = token_classes(config, options.folder);
   phase("loading weights, making room for caches");
   static SoloCommunicator solo;
-  auto model = std::make_unique<Decoder>(
-      std::move(backend), std::move(checkpoint), config, std::move(classes), options.limits,
-      options.communicator == nullptr ? solo : *options.communicator, options.engram);
+  auto model = std::make_unique<Decoder>(std::move(backend), std::move(checkpoint), config,
+                                         std::move(classes), options.limits,
+                                         options.communicator == nullptr ? solo : *options.communicator,
+                                         options.engram, weight_reads(options, config));
   model->spread_rows_above(options.spread_rows_above);
   if (options.exact_prefill) model->use_exact_prefill();
   return model;

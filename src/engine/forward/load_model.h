@@ -22,6 +22,7 @@ struct LoadOptions {
   int threads = 0;              // of the cpu backend; 0: one per core
   CacheLimits limits;
   TableReaderOptions engram = {};
+  WeightReading weight_reading = WeightReading::kAuto;
   LoadObserver* observer = nullptr;
   bool exact_prefill = false;  // all layers for all rows of a prompt
   // With several ranks: steps of more rows spread their residual streams over the ranks. Below, one message

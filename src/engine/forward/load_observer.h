@@ -6,6 +6,10 @@
 
 namespace spark::engine {
 
+// How weights that the backend copies come from disk. kAuto: directly when they are a gigabyte or more, from
+// the map otherwise, where the page cache may have them still.
+enum class WeightReading : uint8_t { kAuto, kDirect, kMapped };
+
 class LoadObserver {
  public:
   virtual ~LoadObserver() = default;

@@ -167,12 +167,12 @@ void MemoryPlan::check(std::optional<uint64_t> available) const {
   for (size_t i = 0; i < std::min<size_t>(3, largest.size()); ++i) {
     most += (i == 0 ? "" : ", ") + largest[i].name + " " + format_bytes(largest[i].bytes);
   }
-  throw Error(
-      "needs " + format_bytes(total()) + " of memory, " + format_bytes(*available) +
-          " are available; most of it: " + most,
-      "memory plan",
-      "lower --max-model-len, --max-num-seqs, --max-num-batched-tokens or --engram-cache-mib, use more "
-      "ranks, or stop what else uses memory");
+  throw Error("needs " + format_bytes(total()) + " of memory, " + format_bytes(*available) +
+                  " are available; most of it: " + most,
+              "memory plan",
+              "lower --max-model-len, --max-num-seqs, --kv-cache-memory-bytes, --max-num-batched-tokens or "
+              "--engram-cache-mib, use more "
+              "ranks, or stop what else uses memory");
 }
 
 MemoryPlan plan_memory(const model::ModelConfig& config, const LoadOptions& options, int64_t ranks) {

@@ -5,8 +5,10 @@
 namespace spark::engine {
 
 std::span<const uint8_t> WeightLoader::keep(WeightPart part, Copies& copies) {
-  if (part.copy.empty()) return part.bytes;
-  return copies.emplace_back(std::move(part.copy));
+  if (part.copy.empty() && part.memory == nullptr) return part.bytes;
+  const bool is_copy = !part.copy.empty();
+  HostCopy& kept = copies.emplace_back(HostCopy{std::move(part.copy), std::move(part.memory)});
+  return is_copy ? std::span<const uint8_t>(kept.bytes) : part.bytes;
 }
 
 Weight WeightLoader::host_matrix(const std::string& name, Copies& copies) {
@@ -69,11 +71,12 @@ Weight WeightLoader::joined(const std::string& first, const std::string& second)
     return all.data();
   };
   const int64_t tiles = (a.cols + 31) / 32;
-  const Weight host{.format = WeightFormat::kFp8,
-                    .rows = a.rows + b.rows,
-                    .cols = a.cols,
-                    .data = join(a.data, b.data, a.rows * a.cols, b.rows * b.cols, copies[0]),
-                    .scales = join(a.scales, b.scales, a.rows / 32 * tiles, b.rows / 32 * tiles, copies[1])};
+  const Weight host{
+      .format = WeightFormat::kFp8,
+      .rows = a.rows + b.rows,
+      .cols = a.cols,
+      .data = join(a.data, b.data, a.rows * a.cols, b.rows * b.cols, copies[0].bytes),
+      .scales = join(a.scales, b.scales, a.rows / 32 * tiles, b.rows / 32 * tiles, copies[1].bytes)};
   return place(host, std::move(copies));
 }
 

@@ -124,9 +124,16 @@ class WeightLoader {
 
   // Bytes of the tensors loaded so far, padding included, each tensor once.
   int64_t loaded_bytes() const { return shards_.loaded_bytes(); }
+  // After the last weight.
+  void finish() { shards_.stop_reading(); }
 
  private:
-  using Copies = std::vector<std::vector<uint8_t>>;
+  // Host memory that a weight lies in and the checkpoint's map does not.
+  struct HostCopy {
+    std::vector<uint8_t> bytes;
+    std::shared_ptr<const void> memory;
+  };
+  using Copies = std::vector<HostCopy>;
   // The part as it lies in host memory; what had to be copied for it goes to `copies`.
   Weight host_matrix(const std::string& name, Copies& copies);
   ExpertWeights host_expert(const std::string& prefix, Copies& copies);
@@ -137,7 +144,7 @@ class WeightLoader {
 
   Backend& backend_;
   WeightShards shards_;
-  std::deque<std::vector<uint8_t>> kept_;
+  std::deque<HostCopy> kept_;
 };
 
 struct ExpertShape {

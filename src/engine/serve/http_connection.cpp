@@ -130,6 +130,8 @@ void HttpConnection::close() {
 
 void HttpConnection::close_if_idle() {
   if (phase_ == Phase::kWaiting) close();
+  // The answer is out; a client that keeps its end open need not be waited for that long any more.
+  if (phase_ == Phase::kLingering) arm(kLingerSecondsDraining, Expiry::kClose);
 }
 
 void HttpConnection::wait_for_request() {

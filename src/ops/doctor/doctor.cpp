@@ -119,6 +119,14 @@ unsigned available(const Site& site) {
   return have;
 }
 
+// One line, and nothing that a terminal obeys, whatever a file or a node says.
+std::string printable(std::string line) {
+  std::replace_if(
+      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; },
+      ' ');
+  return line;
+}
+
 std::string line_of(const Finding& finding) {
   std::string line = finding.severity == Severity::kError ? "ERROR: " : "WARN: ";
   if (!finding.file.empty()) line += finding.file + ": ";
@@ -127,16 +135,28 @@ std::string line_of(const Finding& finding) {
   if (!finding.expected.empty()) line += "; expected: " + finding.expected;
   if (!finding.fix.empty()) line += "; to fix: " + finding.fix;
   line += " [" + finding.rule + "]";
-  // One line per finding, and nothing that a terminal obeys, whatever a file contains.
-  std::replace_if(
-      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; },
-      ' ');
-  return line + "\n";
+  std::string text = printable(std::move(line)) + "\n";
+  for (const std::string& detail : finding.details) text += "    " + printable(detail) + "\n";
+  return text;
 }
 
 std::string severity_text(const Rule& rule) {
   if (rule.severity == Severity::kWarning) return "warning";
   return rule.also_warns ? "error, some warnings" : "error";
+}
+
+std::string rules_list(bool live) {
+  Table table({{"Rule"}, {"Severity"}, {"Title"}});
+  for (const Rule& rule : rules()) {
+    if (rule.is_live() != live) continue;
+    // GitHub's anchors drop the dot.
+    std::string anchor = rule.id;
+    anchor.erase(std::remove(anchor.begin(), anchor.end(), '.'), anchor.end());
+    table.add(
+        {"[`" + std::string(rule.id) + "`](#" + anchor + ")" + ((rule.needs & kSparkOnly) != 0 ? " *" : ""),
+         severity_text(rule), rule.title});
+  }
+  return table.markdown();
 }
 
 }  // namespace
@@ -196,6 +216,7 @@ Json findings_json(const Findings& findings) {
                     {"evidence", finding.evidence},
                     {"expected", finding.expected},
                     {"fix", finding.fix}});
+    if (!finding.details.empty()) list.back()["details"] = finding.details;
   }
   return {{"ok", errors == 0},
           {"errors", errors},
@@ -216,7 +237,10 @@ std::string rules_markdown() {
       "edit. -->\n\n"
       "`spark doctor` reads the profile, the site file, the node map, the lock, the source manifest and the "
       "tracked\n"
-      "files. It contacts nobody and changes nothing. Every finding is one line:\n\n"
+      "files. It contacts nobody and changes nothing. `spark doctor --live` then asks every node, all at "
+      "once, and "
+      "applies\nthe live rules; it changes nothing either ([how it asks](probe.md)). Every finding is one "
+      "line:\n\n"
       "```\n"
       "ERROR: config/cluster.json: host.startup_memguard_gib: is 3, the steady threshold is 3; expected: …; "
       "to fix: … "
@@ -233,15 +257,11 @@ std::string rules_markdown() {
       "| 6 | a quality gate failed |\n| 130 | interrupted |\n\n"
       "An error means broken or dangerous now; a warning means latent, cheap or unreadable. What cannot be "
       "read is never\n"
-      "reported as clean. Identifiers are stable.\n\n## Rules\n\n";
-  Table table({{"Rule"}, {"Severity"}, {"Title"}});
-  for (const Rule& rule : rules()) {
-    // GitHub's anchors drop the dot.
-    std::string anchor = rule.id;
-    anchor.erase(std::remove(anchor.begin(), anchor.end(), '.'), anchor.end());
-    table.add({"[`" + std::string(rule.id) + "`](#" + anchor + ")", severity_text(rule), rule.title});
-  }
-  text += table.markdown() + "\n";
+      "reported as clean. Identifiers are stable.\n\n";
+  text += "## Rules for files\n\n" + rules_list(false) + "\n## Rules for nodes\n\n" + rules_list(true) + "\n";
+  text +=
+      "Rules marked with * are about a DGX Spark and are left out with `host.hardware` \"generic\", which "
+      "the doctor says.\n\n";
   for (const Rule& rule : rules()) {
     text += "### " + std::string(rule.id) + "\n\n**" + rule.title + "** (" + severity_text(rule) + ")\n\n" +
             rule.checks + "\n\nWhy: " + rule.because + "\n\nTo fix: " + rule.fix + "\n\n";

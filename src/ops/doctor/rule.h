@@ -1,5 +1,6 @@
-// The rules of the offline doctor: one table (rules_table.cpp) with everything that is said about a rule
-// anywhere - in findings, in `spark doctor --rules`, in docs/doctor.md - and one pure function per rule.
+// The rules of the doctor, offline and live: one table (rules_table.cpp, live_table.cpp) with everything that
+// is said about a rule anywhere - in findings, in `spark doctor --rules`, in docs/doctor.md - and one pure
+// function per rule.
 #pragma once
 
 #include <optional>
@@ -14,6 +15,8 @@
 namespace spark::ops {
 
 class RuleContext;
+class LiveContext;
+struct LiveNode;
 
 // What must have been loaded for a rule to make sense; a rule without its needs is skipped, because the fault
 // that prevents it is reported already.
@@ -24,6 +27,8 @@ enum RuleNeeds : unsigned {
   kEngine = 4,     // engine settings without faults
   kVllmOnly = 8,
   kNativeOnly = 16,
+  kSparkOnly = 32,  // live: the nodes are DGX Sparks (host.hardware)
+  kPolicy = 64,     // live: the kernel policy has been read
 };
 
 struct Rule {
@@ -37,9 +42,15 @@ struct Rule {
   unsigned needs;
   void (*run)(
       RuleContext&);  // nullptr: its findings come from loading files, or from another rule's function
+  // Live rules have one of these instead: called once, or once per node that answered.
+  void (*cluster)(LiveContext&) = nullptr;
+  void (*node)(LiveContext&, const LiveNode&) = nullptr;
+
+  bool is_live() const { return cluster != nullptr || node != nullptr; }
 };
 
-std::span<const Rule> rules();
+std::span<const Rule> rules();  // offline, then live
+std::span<const Rule> live_rules();
 const Rule* find_rule(std::string_view id);
 
 // What a rule sees and where it puts its findings.

@@ -69,16 +69,6 @@ std::vector<Option> read_options(const std::vector<std::string>& words) {
   return options;
 }
 
-// Docker's sizes: a number with b, k, m or g.
-std::optional<int64_t> docker_size(const std::string& text) {
-  if (text.empty()) return {};
-  static constexpr std::string_view kUnits = "bkmg";
-  const size_t unit = kUnits.find(static_cast<char>(text.back() | 0x20));
-  const auto number = whole_number(unit == std::string_view::npos ? text : text.substr(0, text.size() - 1));
-  if (!number || *number < 0 || *number > (int64_t{1} << 32)) return {};
-  return *number << (unit == std::string_view::npos ? 0 : 10 * unit);
-}
-
 std::string option_path(size_t index) {
   return "container.docker_run_args[" + std::to_string(index) + "]";
 }

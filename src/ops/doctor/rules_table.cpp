@@ -1,3 +1,5 @@
+#include <vector>
+
 #include "ops/doctor/rule.h"
 
 namespace spark::ops {
@@ -264,11 +266,16 @@ constexpr Rule kRules[] = {
 }  // namespace
 
 std::span<const Rule> rules() {
-  return kRules;
+  static const std::vector<Rule> kAll = [] {
+    std::vector<Rule> all(std::begin(kRules), std::end(kRules));
+    all.insert(all.end(), live_rules().begin(), live_rules().end());
+    return all;
+  }();
+  return kAll;
 }
 
 const Rule* find_rule(std::string_view id) {
-  for (const Rule& entry : kRules) {
+  for (const Rule& entry : rules()) {
     if (id == entry.id) return &entry;
   }
   return nullptr;

@@ -328,4 +328,13 @@ NodeMap import_neighbours(const ImportRequest& request) {
   return Importer(request).run();
 }
 
+std::vector<PortNeighbour> read_port_neighbours(const std::string& text, const std::string& source,
+                                                Faults& faults) {
+  std::vector<PortNeighbour> found;
+  for (const auto& [netdev, neighbour] : read_report({source, {}, text}, faults)) {
+    found.push_back({netdev, neighbour.system, neighbour.port});
+  }
+  return found;
+}
+
 }  // namespace spark::ops

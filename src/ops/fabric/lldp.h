@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "common/json.h"
 #include "ops/site/node_map.h"
 
 namespace spark::ops {
@@ -26,6 +27,17 @@ struct ImportRequest {
   std::vector<NeighbourReport> reports;  // the first is the head; the others in any order
   int64_t first_octet = 10;
 };
+
+// What one interface sees at the other end of its cable.
+struct PortNeighbour {
+  std::string netdev;  // local interface
+  std::string node;    // system name of the other end, up to the first dot
+  std::string port;    // its interface, if it says one
+};
+
+// One machine's `lldpctl -f json`, taken apart; a text of another form is one fault at `source`.
+std::vector<PortNeighbour> read_port_neighbours(const std::string& text, const std::string& source,
+                                                Faults& faults);
 
 // Throws Error with every fault. The map's ranks follow the cables from the head's port 0.
 NodeMap import_neighbours(const ImportRequest& request);

@@ -162,6 +162,8 @@ std::string lab_profile(const LabPlan& plan) {
         {"max_model_len", 4096},
         {"max_num_seqs", 4},
         {"max_num_batched_tokens", 512}}},
+      // Nothing speaks RDMA here, and over TCP a node reaches only its neighbours on the fabric's subnets.
+      {"environment", {{"UCX_NET_DEVICES", kLabManagementInterface}}},
       {"deployment", {{"ready_timeout_seconds", 120}}}};
   return profile.dump(2) + "\n";
 }
@@ -169,7 +171,7 @@ std::string lab_profile(const LabPlan& plan) {
 std::string lab_site_file() {
   const Json site = {{"schema_version", 1},
                      {"description", "The lab's site"},
-                     {"host", {{"home", kLabHome}}},
+                     {"host", {{"home", kLabHome}, {"hardware", "generic"}}},
                      {"deployment", {{"repository", std::string("file://") + kLabShared + "/origin.git"}}}};
   return site.dump(2) + "\n";
 }

@@ -32,10 +32,8 @@ std::vector<Mount> mounts_with_model(const Site& site, const std::string& model_
 
 void add_rank_arguments(const ClusterProfile& profile, const Node& node,
                         std::vector<std::string>& arguments) {
-  arguments.insert(arguments.end(), {"--node-rank", std::to_string(node.rank), "--master-addr",
-                                     profile.distributed.master_addr, "--master-port",
-                                     std::to_string(profile.distributed.master_port)});
-  if (profile.engine_kind == EngineKind::kVllm && !node.head) arguments.emplace_back("--headless");
+  const std::vector<std::string> added = rank_arguments(profile, node);
+  arguments.insert(arguments.end(), added.begin(), added.end());
 }
 
 std::vector<std::string> docker_run(const Site& site, const RankLaunch& launch,

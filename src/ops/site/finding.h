@@ -23,6 +23,8 @@ struct Finding {
   std::string evidence;  // what was seen: "names rocep1s0f0 twice"
   std::string expected;  // what should be there instead
   std::string fix;       // what to do, as a command or an edit
+  std::vector<std::string> details =
+      {};  // printed one per line under the finding: a diff, a list of commands
 
   bool operator==(const Finding&) const = default;
 };

@@ -209,6 +209,7 @@ const std::vector<std::string>& site_paths() {
       "description",
       "nodes_config",
       "host.home",
+      "host.hardware",
       "host.nvme_coalescing",
       "distributed.master_addr",
       "distributed.master_port",

@@ -81,6 +81,14 @@ std::map<std::string, NodeVariable> node_environment(const ClusterProfile& profi
   return result;
 }
 
+std::vector<std::string> rank_arguments(const ClusterProfile& profile, const Node& node) {
+  std::vector<std::string> arguments = {"--node-rank",   std::to_string(node.rank),
+                                        "--master-addr", profile.distributed.master_addr,
+                                        "--master-port", std::to_string(profile.distributed.master_port)};
+  if (profile.engine_kind == EngineKind::kVllm && !node.head) arguments.emplace_back("--headless");
+  return arguments;
+}
+
 int64_t configured_gid_index(const ClusterProfile& profile, const Node& node, int64_t fallback) {
   if (node.roce_gid_index) return *node.roce_gid_index;
   const std::string prefix = profile.transport == nullptr ? "B12X_ROCE" : profile.transport->prefix;

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "ops/site/node_map.h"
 #include "ops/site/profile.h"
@@ -19,6 +20,10 @@ struct NodeVariable {
 // Sorted by name in byte order, as it is rendered. The profile's transport must be known (SPARK_CHECK).
 std::map<std::string, NodeVariable> node_environment(const ClusterProfile& profile, const NodeMap& map,
                                                      const Node& node);
+
+// What every rank adds to the profile's server arguments: its rank, the rendezvous, --headless on vLLM
+// workers.
+std::vector<std::string> rank_arguments(const ClusterProfile& profile, const Node& node);
 
 // The GID slot that the node's RDMA devices must use: the node's own, else the one-shot transport's, else
 // NCCL's, else 3. `fallback` when the configured text is no number.

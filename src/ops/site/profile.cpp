@@ -128,7 +128,7 @@ HostSpec read_host(const JsonReader& reader) {
   if (!require_object(reader)) return host;
   reader.reject_unknown({"home", "memguard_gib", "memguard_interval_seconds", "startup_memguard_gib",
                          "startup_memguard_interval_seconds", "startup_memguard_wait_seconds", "kernel",
-                         "kernel_policy", "nvme_coalescing"});
+                         "kernel_policy", "nvme_coalescing", "hardware"});
   host.home = read_word(reader.field("home"));
   if (reader.field("home").present() && (host.home.empty() || host.home[0] != '/')) {
     reader.field("home").fault("is \"" + host.home + "\"; it must be an absolute path");
@@ -147,6 +147,12 @@ HostSpec read_host(const JsonReader& reader) {
   host.startup_memguard_wait_seconds = reader.field("startup_memguard_wait_seconds").integer(1, 86400, 1);
   if (reader.field("kernel").present()) host.kernel = read_kernel(reader.field("kernel"));
   host.kernel_policy = reader.field("kernel_policy").optional_string().value_or(host.kernel_policy);
+  if (const JsonReader hardware = reader.field("hardware"); hardware.present()) {
+    host.hardware = hardware.string("spark");
+    if (host.hardware != "spark" && host.hardware != "generic") {
+      hardware.fault("is \"" + host.hardware + "\"; it must be \"spark\" or \"generic\"");
+    }
+  }
   if (const JsonReader nvme = reader.field("nvme_coalescing"); nvme.present()) {
     host.nvme_coalescing = nvme.string("ignore");
     if (host.nvme_coalescing != "on" && host.nvme_coalescing != "off" && host.nvme_coalescing != "ignore") {

@@ -50,6 +50,9 @@ struct HostSpec {
   int64_t startup_memguard_wait_seconds = 0;
   std::optional<KernelRequirement> kernel;
   std::string kernel_policy = "config/kernel-trial.json";
+  // "spark": DGX Spark, or "generic": any Linux machine, as in a lab, for which the live rules about a
+  // Spark's own hardware and kernel are not applied (the doctor says so).
+  std::string hardware = "spark";
   std::string nvme_coalescing = "ignore";  // "on", "off" or "ignore": measurements found no gain in either
 };
 

@@ -52,6 +52,15 @@ std::optional<int64_t> whole_number(std::string_view text) {
   return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
+std::optional<int64_t> docker_size(const std::string& text) {
+  if (text.empty()) return {};
+  static constexpr std::string_view kUnits = "bkmg";
+  const size_t unit = kUnits.find(static_cast<char>(text.back() | 0x20));
+  const auto number = whole_number(unit == std::string_view::npos ? text : text.substr(0, text.size() - 1));
+  if (!number || *number < 0 || *number > (int64_t{1} << 32)) return {};
+  return *number << (unit == std::string_view::npos ? 0 : 10 * unit);
+}
+
 std::string shell_quote(const std::string& word) {
   static constexpr std::string_view kSafe = "@%+=:,./-_";
   const bool safe = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {

@@ -17,6 +17,9 @@ bool is_ip(std::string_view text);      // IPv4 or IPv6
 bool is_host_name(std::string_view text);
 std::optional<int64_t> whole_number(std::string_view text);  // decimal, nothing else around it
 
+// Docker's sizes, "16g": a number with b, k, m or g, in bytes.
+std::optional<int64_t> docker_size(const std::string& text);
+
 // Single-quoted where a POSIX shell needs it; the words joined by blanks can be pasted.
 std::string shell_quote(const std::string& word);
 

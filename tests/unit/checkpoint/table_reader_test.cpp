@@ -88,7 +88,12 @@ uint8_t byte_of(int64_t row, size_t part, size_t i) {
 }
 
 // A table of two tensors in one file.
-class TableReaderTest : public testing::TestWithParam<bool> {
+struct Way {
+  bool direct;
+  bool io_uring;
+};
+
+class TableReaderTest : public testing::TestWithParam<Way> {
  protected:
   TableReaderTest() {
     const std::vector<TensorSpec> specs = {{"codes", Dtype::kF8E4m3, {kRows, 256}},
@@ -111,10 +116,12 @@ class TableReaderTest : public testing::TestWithParam<bool> {
 
   std::unique_ptr<TableReader> open(size_t cache_rows) const {
     std::vector<RowReader> parts = {file_->rows(*file_->find("codes")), file_->rows(*file_->find("scales"))};
-    const TableReaderOptions options{.cache_bytes = cache_rows * 264,
-                                     .queue = {.use_io_uring = GetParam(), .depth = 64, .threads = 4}};
+    const TableReaderOptions options{
+        .cache_bytes = cache_rows * 264,
+        .direct = GetParam().direct,
+        .queue = {.use_io_uring = GetParam().io_uring, .depth = 64, .threads = 4}};
     auto table = std::make_unique<TableReader>(std::move(parts), options);
-    EXPECT_TRUE(GetParam() || std::string(table->method()) == "pread");
+    EXPECT_TRUE(GetParam().io_uring || std::string(table->method()) == "pread");
     return table;
   }
 
@@ -143,7 +150,7 @@ class TableReaderTest : public testing::TestWithParam<bool> {
 TEST_P(TableReaderTest, GivesTheBytesWhateverIsCached) {
   for (const size_t cache_rows : {size_t{0}, size_t{1}, size_t{50}, size_t{100000}}) {
     const auto table = open(cache_rows);
-    for (const size_t count : {1, 2, 300, 0, 1000}) {
+    for (const size_t count : {1, 2, 300, 0, 1000, 20000}) {
       std::vector<int64_t> ids = some(count);
       if (count > 10) ids[7] = ids[3];
       expect_rows(*table, ids);
@@ -234,8 +241,13 @@ TEST_P(TableReaderTest, ARowOutsideTheTableIsAnError) {
   expect_rows(*table, {5});
 }
 
-INSTANTIATE_TEST_SUITE_P(Methods, TableReaderTest, testing::Values(true, false),
-                         [](const auto& io_uring) { return io_uring.param ? "io_uring" : "pread"; });
+INSTANTIATE_TEST_SUITE_P(Ways, TableReaderTest,
+                         testing::Values(Way{true, true}, Way{true, false}, Way{false, true},
+                                         Way{false, false}),
+                         [](const auto& way) {
+                           return std::string(way.param.direct ? "direct" : "buffered") +
+                                  (way.param.io_uring ? "_io_uring" : "_pread");
+                         });
 
 TEST(ReadQueue, MoreReadsThanItIsDeep) {
   TemporaryFolder folder;

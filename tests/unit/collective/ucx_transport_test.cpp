@@ -7,6 +7,7 @@
 
 #include "engine/collective/host_communicator.h"
 
+#ifndef __SANITIZE_THREAD__  // UCX is not built for it, so it would see races inside UCX
 namespace spark::engine {
 namespace {
 
@@ -96,3 +97,4 @@ TEST(UcxTransport, NoticesAMessageOfAnotherLength) {
 
 }  // namespace
 }  // namespace spark::engine
+#endif

@@ -2,6 +2,7 @@
 // do gives each lane the elements that the matrix instruction expects of it.
 #include "engine/kernels/cuda/plan/tiles.h"
 
+#include <bit>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -77,8 +78,8 @@ TEST(Tiles, Bf16AndPackedPairsFollowTheRegisters) {
 void decode_fp4_word(uint32_t w, uint32_t (&pair)[4]) {
   pair[0] = w & 0x8E008E00U;
   pair[1] = (w << 3) & 0x8E008E00U;
-  pair[2] = ((w << 1) & 0x80008000U) | ((w << 6) & 0x0E000E00U);
-  pair[3] = ((w << 2) & 0x80008000U) | ((w << 9) & 0x0E000E00U);
+  pair[2] = ((w << 7) ^ (w << 10)) & 0x8E008E00U;
+  pair[3] = ((w << 7) ^ std::rotl(w, 12)) & 0x8E008E00U;
 }
 
 TEST(Tiles, Fp4CodesSurvivePlacing) {
@@ -87,7 +88,7 @@ TEST(Tiles, Fp4CodesSurvivePlacing) {
       // The other elements take the complement, to show that no bit leaks.
       uint32_t word = 0;
       for (int other = 0; other < 8; ++other)
-        word |= fp4_place_code(other == element ? code : ~code & 15U, other);
+        word ^= fp4_place_code(other == element ? code : ~code & 15U, other);
       uint32_t pair[4];
       decode_fp4_word(word, pair);
       const uint32_t half = (pair[element / 2] >> (16 * (element & 1))) & 0xFFFFU;
@@ -96,18 +97,24 @@ TEST(Tiles, Fp4CodesSurvivePlacing) {
   }
 }
 
-TEST(Tiles, Fp4WordsAndScalesAreBijections) {
-  std::set<size_t> words, scales;
-  for (int64_t row = 0; row < kRows; ++row) {
-    for (int64_t col = 0; col < kCols; col += 8) words.insert(fp4_tile_word(row, col, kCols / 64));
-    for (int64_t block = 0; block < kCols / 32; ++block)
-      scales.insert(fp4_scale_offset(row, block, kCols / 64));
-    EXPECT_EQ(fp4_tile_word(row, 5, kCols / 64), fp4_tile_word(row, 0, kCols / 64));
+TEST(Tiles, Fp4StagesAreBijections) {
+  constexpr int64_t kPadded = (kRows + 31) / 32 * 32;
+  for (int matrices = 1; matrices <= 2; ++matrices) {
+    const Fp4Stages at{.double_blocks = kCols / 64, .matrices = matrices};
+    std::set<size_t> bytes;
+    for (int matrix = 0; matrix < matrices; ++matrix) {
+      for (int64_t row = 0; row < kPadded; ++row) {
+        for (int64_t col = 0; col < kCols; col += 8) {
+          for (size_t b = 0; b < 4; ++b) bytes.insert(fp4_word_offset(row, col, at, matrix) + b);
+        }
+        for (int64_t block = 0; block < kCols / 32; ++block)
+          bytes.insert(fp4_scale_offset(row, block, at, matrix));
+        EXPECT_EQ(fp4_word_offset(row, 5, at, matrix), fp4_word_offset(row, 0, at, matrix));
+      }
+    }
+    EXPECT_EQ(bytes.size(), static_cast<size_t>(matrices * kPadded * kCols * 17 / 32));
+    EXPECT_EQ(*bytes.rbegin() + 1, bytes.size());
   }
-  EXPECT_EQ(words.size(), static_cast<size_t>(kRows * kCols / 8));
-  EXPECT_EQ(*words.rbegin() + 1, words.size());
-  EXPECT_EQ(scales.size(), static_cast<size_t>(kRows * kCols / 32));
-  EXPECT_EQ(*scales.rbegin() + 1, scales.size());
 }
 
 TEST(Tiles, PackedNibblesComeBackByRotation) {
@@ -124,20 +131,6 @@ TEST(Tiles, PackedNibblesComeBackByRotation) {
       const int turn = 4 * static_cast<int>(i / 2);
       const uint32_t turned = turn == 0 ? word : (word << turn) | (word >> (32 - turn));
       EXPECT_EQ((turned >> (16 * (i & 1))) & kPackedNibbleMask, bits_of[i]);
-    }
-  }
-}
-
-TEST(Tiles, DownActivationsLieInLaneOrder) {
-  std::set<int64_t> seen;
-  for (int64_t col = 0; col < 128; ++col) seen.insert(down_activation_offset(col));
-  EXPECT_EQ(seen.size(), 128U);
-  EXPECT_EQ(*seen.rbegin(), 127);
-  // Lane t reads 16 bytes at 16 t: columns 8t .. 8t+7 of the first block, then of the second.
-  for (int t = 0; t < 4; ++t) {
-    for (int i = 0; i < 8; ++i) {
-      EXPECT_EQ(down_activation_offset(64 + 8 * t + i), 64 + 16 * t + i);
-      EXPECT_EQ(down_activation_offset(64 + 32 + 8 * t + i), 64 + 16 * t + 8 + i);
     }
   }
 }

@@ -219,6 +219,7 @@ TEST(Broken, EveryCaseNamesExactlyItsFaults) {
   EXPECT_GE(count, 150u);
   for (const Rule& rule : rules()) {
     if (std::string(rule.id) == "secrets.tracked") continue;  // secrets_test.cpp
+    if (rule.is_live()) continue;                             // live_test.cpp
     EXPECT_EQ(rules_seen.count(rule.id), 1u) << "no broken configuration covers " << rule.id;
   }
 }

@@ -86,6 +86,40 @@ TEST(LoadModel, MissingTensorsAreNamed) {
 }
 
 // A table that cannot be read fails the step, and leaves sequences as if it had not been tried.
+struct Watch : LoadObserver {
+  void on_phase(const std::string& name) override { phases.push_back(name); }
+  void on_weights(uint64_t done_bytes, uint64_t total_bytes) override {
+    EXPECT_GE(done_bytes, done);
+    done = done_bytes;
+    total = total_bytes;
+  }
+  std::vector<std::string> phases;
+  uint64_t done = 0, total = 0;
+};
+
+TEST(LoadModel, WeightsReadDirectlyAreTheSame) {
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 20; ++i) tokens.push_back(i * 31 % 500);
+  for (const std::string& backend : backend_names()) {
+    std::vector<golden::Rows> logits;
+    for (const WeightReading reading : {WeightReading::kMapped, WeightReading::kDirect}) {
+      Watch watch;
+      const auto model = load_model({.folder = golden::synthetic_checkpoint(),
+                                     .backend = backend,
+                                     .threads = 1,
+                                     .limits = {.max_sequences = 1, .max_context = 64, .max_step_rows = 32},
+                                     .weight_reading = reading,
+                                     .observer = &watch});
+      EXPECT_GE(watch.phases.size(), 3u);
+      EXPECT_GT(watch.total, 0u);
+      EXPECT_EQ(watch.done, watch.total) << backend;
+      model->open_sequence(0);
+      logits.push_back(golden::run_tokens(*model, 0, tokens));
+    }
+    EXPECT_EQ(logits[0], logits[1]) << backend;
+  }
+}
+
 class FailedRead : public testing::TestWithParam<bool> {};
 
 TEST_P(FailedRead, FailsTheStepAndNothingElse) {

@@ -13,8 +13,11 @@
 namespace spark::engine::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = 8;
+// Sixteen warps a block halve the time of a few rows; with more, eight, so that two blocks share a
+// multiprocessor. No sum depends on it: warps divide slots, heads and channels, never a sum.
+constexpr int kMostWarps = 16;
+constexpr int kScoreWarps = 8;  // the first of them, eight slots each
+constexpr int kFewBlocks = 6;   // (row, 16 heads) with sixteen warps
 constexpr int kChunk = 64;  // slots
 constexpr int kHeads = 16;
 constexpr int kMaxWidth = 512;
@@ -126,6 +129,7 @@ struct Shared {
   uint16_t kv[kChunk][kMaxWidth + kPad];
   uint16_t q[kHeads][kMaxWidth + kPad];
   float z[kMaxChunksPerBlock][kHeads][kChunk];
+  uint32_t live[kMostWarps];  // a bit per slot that the warp loaded
   uint16_t e[kHeads][kChunk + kPad];
   float chunk_max[kMaxChunksPerBlock][kHeads];
   float block_max[kHeads];  // over this block's chunks
@@ -137,9 +141,10 @@ struct Shared {
 // Partial outputs take the place of kv: FP32 [16][512].
 static_assert(sizeof(float) * kHeads * kMaxWidth <= sizeof(uint16_t) * kChunk * (kMaxWidth + kPad));
 
-// Loads and decodes one chunk into shared memory; returns through `live` a mask bit per slot of this warp.
+// Loads and decodes one chunk into shared memory.
+template <int kWarps>
 __device__ __forceinline__ void load_chunk(const SparseAttentionArgs& a, int row, int chunk, int slots,
-                                           Shared& s, uint32_t* live) {
+                                           Shared& s) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x / 32);
   constexpr int kPerWarp = kChunk / kWarps;
@@ -165,11 +170,13 @@ __device__ __forceinline__ void load_chunk(const SparseAttentionArgs& a, int row
     for (int i = 0; i < kPerWarp; ++i)
       decode_channels(raw[i], main[i], &s.kv[warp * kPerWarp + i][lane * 16]);
   }
-  *live = mask;
+  if (lane == 0) s.live[warp] = mask;
 }
 
-__global__ void __launch_bounds__(kThreads)
+template <int kWarps>
+__global__ void __launch_bounds__(kWarps * 32)
     sparse_attention_kernel(const __grid_constant__ AttentionParams params) {
+  constexpr int kThreads = kWarps * 32;
   SPARK_DYNAMIC_SHARED(uint8_t, memory);
   Shared& s = *reinterpret_cast<Shared*>(memory);
   const SparseAttentionArgs& a = params.a;
@@ -201,14 +208,20 @@ __global__ void __launch_bounds__(kThreads)
     copy_async_16(&s.q[head][channel], from, valid);
   }
 
-  // Scores of all chunks of this block. Warp w takes slots 8w .. 8w + 7.
+  // Scores of all chunks of this block. Warp w of the first eight takes slots 8w .. 8w + 7.
   for (int c = 0; c < mine; ++c) {
-    uint32_t live = 0;
     if (c > 0) __syncthreads();  // the previous chunk has been read
-    load_chunk(a, row, chunk0 + c, slots, s, &live);
+    load_chunk<kWarps>(a, row, chunk0 + c, slots, s);
     copy_async_commit();
     copy_async_wait<0>();
     __syncthreads();
+    if (warp >= kScoreWarps) continue;
+    constexpr int kLoadedPerWarp = kChunk / kWarps;
+    uint32_t live = 0;
+#pragma unroll
+    for (int i = 0; i < 8 / kLoadedPerWarp; ++i) {
+      live |= s.live[warp * (8 / kLoadedPerWarp) + i] << (i * kLoadedPerWarp);
+    }
     float d[4][4] = {};
     const uint16_t* q_row = &s.q[lane & 15][(lane >> 4) * 8];
     const uint16_t* kv_row = &s.kv[warp * 8 + (lane & 7)][(lane >> 3) * 8];
@@ -236,7 +249,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
 
-  // Maxima of the chunks: warp w takes heads w and w + 8.
+  // Maxima of the chunks: warp w takes head w.
   for (int head = warp; head < kHeads; head += kWarps) {
     float largest = -INFINITY;
     for (int c = 0; c < mine; ++c) {
@@ -278,9 +291,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int c = mine - 1; c >= 0; --c) {
     // The last chunk is still in shared memory; earlier ones are loaded again (they lie in L2).
     if (c != mine - 1) {
-      uint32_t live;
       __syncthreads();
-      load_chunk(a, row, chunk0 + c, slots, s, &live);
+      load_chunk<kWarps>(a, row, chunk0 + c, slots, s);
     }
     for (int head = warp; head < kHeads; head += kWarps) {
       const float m = s.running[c][head];
@@ -394,10 +406,14 @@ void launch_sparse_attention(const Launch& on, const SparseAttentionArgs& args) 
     throw Error("attention list of " + std::to_string(slots) + " slots", "CUDA backend",
                 "at most two chunks of 64 slots per block of a cluster");
   }
-  launch_kernel(on, sparse_attention_kernel,
-                dim3(static_cast<unsigned>(ranks), static_cast<unsigned>(ceil_div(args.heads, kHeads)),
-                     static_cast<unsigned>(args.step.rows)),
-                kThreads, sizeof(Shared), ranks, AttentionParams{args});
+  const int head_groups = static_cast<int>(ceil_div(args.heads, kHeads));
+  const dim3 grid(static_cast<unsigned>(ranks), static_cast<unsigned>(head_groups),
+                  static_cast<unsigned>(args.step.rows));
+  if (args.step.rows * head_groups <= kFewBlocks) {
+    launch_kernel(on, sparse_attention_kernel<16>, grid, 16 * 32, sizeof(Shared), ranks, AttentionParams{args});
+  } else {
+    launch_kernel(on, sparse_attention_kernel<8>, grid, 8 * 32, sizeof(Shared), ranks, AttentionParams{args});
+  }
 }
 
 }  // namespace spark::engine::cuda

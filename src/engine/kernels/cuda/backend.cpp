@@ -2,7 +2,9 @@
 #include <array>
 #include <limits>
 #include <list>
+#include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "engine/kernels/cuda/cuda_backend.h"
 #include "engine/kernels/cuda/launch.h"
@@ -16,6 +18,7 @@ namespace {
 
 constexpr size_t kStagingBytes = size_t{8} << 20;
 constexpr size_t kMaxGraphs = 96;
+constexpr int kMaxQuantisingRows = 16;  // rows that a product may quantise itself, once in every block
 constexpr int64_t kIndexWorkspaceBytes = int64_t{256} << 20;
 
 // Scratch memory by use. Kernels on one stream run in order, so a slot is reused by the next call of the same
@@ -24,10 +27,14 @@ enum class Scratch : uint8_t {
   kMhcPartials,
   kExpertCount,
   kExpertItems,
-  kExpertAssignment,
+  kExpertRow,
+  kExpertWeight,
   kExpertDestination,
   kExpertCodes,
   kExpertScales,
+  kExpertXScales,
+  kExpertOutputs,
+  kExpertArrivals,
   kSharedGate,
   kSharedUp,
   kSharedCodes,
@@ -137,6 +144,7 @@ class Backend final : public CudaBackend {
   int64_t weight_bytes(const Weight& weight) const override { return WeightStore::prepared(weight).bytes; }
 
   void fill_random(void* to, int64_t bytes, uint64_t seed) override {
+    join();
     launch_fill(main(), Fill::kBytes, to, bytes, seed, 0, 1);
     chained_ = false;
   }
@@ -147,12 +155,16 @@ class Backend final : public CudaBackend {
     chained_ = false;
     return memory;
   }
-  void* native_stream() override { return stream_->get(); }
+  void* native_stream() override {
+    join();
+    return stream_->get();
+  }
 
   // ---- recording ----
 
   void run_recorded(uint64_t key, const std::function<void()>& body) override {
     const auto found = graphs_.find(key);
+    join();
     if (found != graphs_.end() && found->second.graph != nullptr) {
       recent_.splice(recent_.begin(), recent_, found->second.place);
       found->second.graph->launch(stream_->get());
@@ -200,7 +212,11 @@ class Backend final : public CudaBackend {
 
   // ---- linear ----
 
-  void quantise(const QuantiseArgs& args) override { launch_quantise(main(), args); }
+  void quantise(const QuantiseArgs& args) override {
+    forget_collapsed(args.out.codes);
+    flush();
+    waiting_.quantise = args;
+  }
 
   void linear(const LinearArgs& args) override {
     linear_on([this] { return main(); }, args);
@@ -242,7 +258,16 @@ class Backend final : public CudaBackend {
         });
   }
 
-  void rms_norm(const RmsNormArgs& args) override { launch_rms_norm(main(), args); }
+  void rms_norm(const RmsNormArgs& args) override {
+    forget_collapsed(args.y_q.codes);
+    if (waiting_.norm && waiting_.norm->rows == args.rows && independent(*waiting_.norm, args)) {
+      const RmsNormArgs first = *std::exchange(waiting_.norm, std::nullopt);
+      launch_rms_norms(main(), first, args);
+      return;
+    }
+    flush();
+    waiting_.norm = args;
+  }
 
   // ---- streams ----
 
@@ -253,27 +278,38 @@ class Backend final : public CudaBackend {
 
   void mhc_mix(const MhcMixArgs& args) override {
     require_streams(args.streams);
-    const int64_t columns = int64_t{args.streams} * args.hidden;
-    float* partials =
-        scratch<float>(Scratch::kMhcPartials, int64_t{args.rows} * kMixOutputs * mhc_mix_chunks(columns));
-    const auto* fn = reinterpret_cast<const float*>(WeightStore::prepared(*args.fn).tiles);
-    fork();
-    const Launch first = beside();
-    const Launch second = beside();
-    launch_mhc_mix(first, second, args, fn, partials);
-    pending_pre_ = args.pre;
+    if (waiting_.expand && !waiting_.mix && waiting_.expand->h == args.h) {
+      waiting_.mix = args;
+      return;
+    }
+    launch_mix(args);
   }
 
   void mhc_collapse(const MhcCollapseArgs& args) override {
     require_four(args.streams);
+    if (waiting_.expand && waiting_.expand->h == args.h && waiting_.expand->rows == args.rows &&
+        (!waiting_.mix || waiting_.mix->pre != args.pre)) {
+      const MhcExpandArgs expand = *std::exchange(waiting_.expand, std::nullopt);
+      const std::optional<MhcMixArgs> mix = std::exchange(waiting_.mix, std::nullopt);
+      launch_mhc_expand_collapse(main(), expand, args);
+      remember_collapsed(args);
+      if (mix) launch_mix(*mix);
+      return;
+    }
+    flush();
     if (args.pre == pending_pre_) join();
     launch_mhc_collapse(main(), args);
+    remember_collapsed(args);
   }
 
   void mhc_expand(const MhcExpandArgs& args) override {
     require_streams(args.streams);
     join();
-    launch_mhc_expand(main(), args);
+    if (args.streams == 4) {
+      waiting_.expand = args;
+    } else {
+      launch_mhc_expand(main(), args);
+    }
   }
 
   void stream_mean(const StreamMeanArgs& args) override { launch_stream_mean(main(), args); }
@@ -290,8 +326,18 @@ class Backend final : public CudaBackend {
   // ---- attention ----
 
   void rope_angles(const RopeAnglesArgs& args) override { launch_rope_angles(main(), args); }
-  void rope(const RopeArgs& args) override { launch_rope(main(), args); }
-  void window_write(const WindowWriteArgs& args) override { launch_window_write(main(), args); }
+  void rope(const RopeArgs& args) override {
+    flush();
+    waiting_.rope = args;
+  }
+  void window_write(const WindowWriteArgs& args) override {
+    if (waiting_.rope && waiting_.rope->x != args.kv) {
+      const RopeArgs rope = *std::exchange(waiting_.rope, std::nullopt);
+      launch_rope_and_window_write(main(), rope, args);
+      return;
+    }
+    launch_window_write(main(), args);
+  }
   void pool_pairs(const PoolPairsArgs& args) override {
     const Launch pool = main();
     const Launch store = main();
@@ -329,7 +375,10 @@ class Backend final : public CudaBackend {
 
   // ---- experts ----
 
-  void route(const RouteArgs& args) override { launch_route(main(), args); }
+  void route(const RouteArgs& args) override {
+    flush();
+    waiting_.route = args;
+  }
 
   void experts(const ExpertsArgs& args) override {
     const PreparedExperts& bank = WeightStore::prepared(*args.bank);
@@ -344,23 +393,37 @@ class Backend final : public CudaBackend {
     ExpertWorkspace work;
     work.item_count = scratch<int32_t>(Scratch::kExpertCount, 1);
     work.items = scratch<ExpertItem>(Scratch::kExpertItems, most);
-    work.assignment = scratch<int32_t>(Scratch::kExpertAssignment, most);
+    work.item_row = scratch<int32_t>(Scratch::kExpertRow, most * kExpertRows);
+    work.item_weight = scratch<float>(Scratch::kExpertWeight, most * kExpertRows);
     work.destination = scratch<int32_t>(Scratch::kExpertDestination, most);
     work.codes = scratch<uint8_t>(Scratch::kExpertCodes, most * stride);
-    work.scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 16);
+    work.scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 32);
+    work.x_scales = scratch<uint32_t>(Scratch::kExpertXScales,
+                                      most / args.top_k * ceil_div(bank.hidden, 128));
+    work.outputs = scratch<uint16_t>(Scratch::kExpertOutputs, most * bank.hidden);
+    work.arrivals = scratch<uint32_t>(Scratch::kExpertArrivals, ceil_div(bank.hidden, kDownChannels));
 
-    fork();
+    // The router may run in the launch that makes the work list.
+    std::optional<RouteArgs> route;
+    if (waiting_.route && waiting_.route->ids == args.ids && waiting_.route->weights == args.weights &&
+        waiting_.route->top_k == args.top_k && args.step.rows <= kRoutedPlanRows) {
+      route = std::exchange(waiting_.route, std::nullopt);
+    }
+    // The shared expert needs nothing but the rows: it starts beside the router when they are known to be as
+    // the collapse left them.
+    if (args.x_q.codes == collapsed_codes_) {
+      fork_at(collapsed_);
+    } else {
+      fork();
+    }
     const auto side = [this] { return beside(); };
-    const LinearArgs product = {.rows = args.step.rows,
-                                .x_q = args.x_q,
-                                .weight = &args.shared->w1,
-                                .y = gate,
-                                .y_stride = args.width};
-    linear_on(side, product);
-    LinearArgs second = product;
-    second.weight = &args.shared->w3;
-    second.y = up;
-    linear_on(side, second);
+    linear_on(side,
+              {.rows = args.step.rows,
+               .x_q = args.x_q,
+               .weight = &args.shared->w1,
+               .y = gate,
+               .y_stride = args.width},
+              &args.shared->w3, up);
     launch_swiglu_quantise(beside(), gate, up, args.step.rows, args.width, args.limit, t);
     linear_on(
         side,
@@ -368,7 +431,7 @@ class Backend final : public CudaBackend {
 
     for (int first = 0; first < args.step.rows; first += kMaxLinearRows) {
       const int count = std::min(kMaxLinearRows, args.step.rows - first);
-      launch_expert_plan(main(), args, first, count, bank.experts, work);
+      launch_expert_plan(main(), args, first, count, bank.experts, work, route ? &*route : nullptr);
       launch_expert_gate_up(main(), args, first, count, bank, work);
       join();
       launch_expert_down(main(), args, first, count, bank, work, shared + int64_t{first} * args.hidden);
@@ -411,9 +474,56 @@ class Backend final : public CudaBackend {
                 "the kernel takes four");
   }
 
-  // The next launch on the main chain. It may overlap its predecessor unless that is a copy, a graph or an
-  // event.
+  // Operations that wait for the next call, which may take them along in its own launch. At most one kind
+  // waits (an expansion perhaps with the mix after it); whatever else is launched goes behind it.
+  struct Waiting {
+    std::optional<QuantiseArgs> quantise;
+    std::optional<RmsNormArgs> norm;
+    std::optional<RopeArgs> rope;
+    std::optional<RouteArgs> route;
+    std::optional<MhcExpandArgs> expand;
+    std::optional<MhcMixArgs> mix;
+  };
+
+  void flush() {
+    const Waiting waiting = std::exchange(waiting_, Waiting{});
+    if (waiting.quantise) launch_quantise(main(), *waiting.quantise);
+    if (waiting.norm) launch_rms_norm(main(), *waiting.norm);
+    if (waiting.rope) launch_rope(main(), *waiting.rope);
+    if (waiting.route) launch_route(main(), *waiting.route);
+    if (waiting.expand) launch_mhc_expand(main(), *waiting.expand);
+    if (waiting.mix) launch_mix(*waiting.mix);
+  }
+
+  static bool independent(const RmsNormArgs& first, const RmsNormArgs& second) {
+    return second.x != first.y && (first.y == nullptr || second.y != first.y);
+  }
+
+  void launch_mix(const MhcMixArgs& args) {
+    const int64_t columns = int64_t{args.streams} * args.hidden;
+    float* partials =
+        scratch<float>(Scratch::kMhcPartials, int64_t{args.rows} * kMixOutputs * mhc_mix_chunks(columns));
+    const auto* fn = reinterpret_cast<const float*>(WeightStore::prepared(*args.fn).tiles);
+    fork();
+    const Launch first = beside();
+    const Launch second = beside();
+    launch_mhc_mix(first, second, args, fn, partials);
+    pending_pre_ = args.pre;
+  }
+
+  // Notes the place in the main chain after which a collapse's rows exist.
+  void remember_collapsed(const MhcCollapseArgs& args) {
+    if (!options_.side_stream || args.x_q.codes == nullptr) return;
+    check(cudaEventRecord(collapsed_.get(), stream_->get()), "recording an event");
+    collapsed_codes_ = args.x_q.codes;
+  }
+  void forget_collapsed(const uint8_t* codes) {
+    if (codes == collapsed_codes_) collapsed_codes_ = nullptr;
+  }
+
+  // The next launch on the main chain. It may overlap its predecessor unless that is a copy or a graph.
   Launch main() {
+    flush();
     const Launch on = {
         .stream = stream_->get(), .dependent = options_.dependent_launch && chained_, .device = limits_};
     chained_ = true;
@@ -423,6 +533,7 @@ class Backend final : public CudaBackend {
   // The next launch beside it; fork() comes first.
   Launch beside() {
     if (!options_.side_stream) return main();
+    flush();
     const Launch on = {
         .stream = side_->get(), .dependent = options_.dependent_launch && side_chained_, .device = limits_};
     side_chained_ = true;
@@ -431,26 +542,34 @@ class Backend final : public CudaBackend {
 
   // What is launched beside from here on sees everything launched so far.
   void fork() {
+    flush();
     if (!options_.side_stream) return;
     check(cudaEventRecord(forked_.get(), stream_->get()), "recording an event");
-    check(cudaStreamWaitEvent(side_->get(), forked_.get(), 0), "ordering streams");
+    fork_at(forked_);
+  }
+  // The same for a place in the main chain that was noted before.
+  void fork_at(const Event& place) {
+    flush();
+    if (!options_.side_stream) return;
+    check(cudaStreamWaitEvent(side_->get(), place.get(), 0), "ordering streams");
     side_chained_ = false;
     side_busy_ = true;
   }
 
   // What is launched from here on sees everything launched beside.
   void join() {
+    flush();
     pending_pre_ = nullptr;
     if (!side_busy_) return;
     check(cudaEventRecord(joined_.get(), side_->get()), "recording an event");
     check(cudaStreamWaitEvent(stream_->get(), joined_.get(), 0), "ordering streams");
     side_busy_ = false;
-    chained_ = false;
   }
 
   cudaGraph_t capture(const std::function<void()>& body) {
     join();
     chained_ = false;
+    collapsed_codes_ = nullptr;  // its event lies outside
     check(cudaStreamBeginCapture(stream_->get(), cudaStreamCaptureModeRelaxed), "recording a step");
     cudaGraph_t graph = nullptr;
     try {
@@ -460,12 +579,15 @@ class Backend final : public CudaBackend {
       cudaStreamEndCapture(stream_->get(), &graph);
       if (graph != nullptr) cudaGraphDestroy(graph);
       cudaGetLastError();
+      waiting_ = {};
+      collapsed_codes_ = nullptr;
       side_busy_ = false;
       chained_ = false;
       throw;
     }
     check(cudaStreamEndCapture(stream_->get(), &graph), "recording a step");
     chained_ = false;
+    collapsed_codes_ = nullptr;
     return graph;
   }
 
@@ -517,9 +639,21 @@ class Backend final : public CudaBackend {
     }
   }
 
+  // `second`: another weight for the same rows, whose product goes to second_y; in the same launch where both
+  // are FP8 of one shape.
   template <class Where>
-  void linear_on(const Where& where, const LinearArgs& args) {
+  void linear_on(const Where& where, const LinearArgs& args, const Weight* second = nullptr,
+                 uint16_t* second_y = nullptr) {
     const PreparedWeight& w = WeightStore::prepared(*args.weight);
+    const PreparedWeight* w2 = second == nullptr ? nullptr : &WeightStore::prepared(*second);
+    if (w2 != nullptr && (w.layout != Layout::kFp8 || w2->layout != Layout::kFp8 || w2->rows != w.rows ||
+                          w2->cols != w.cols || args.y == nullptr)) {
+      linear_on(where, args);
+      LinearArgs other = args;
+      other.weight = second;
+      other.y = second_y;
+      return linear_on(where, other);
+    }
     if (w.layout == Layout::kF32 || w.layout == Layout::kPlainBf16) {
       return launch_linear_plain(where(), w,
                                  {.out = w.rows,
@@ -534,17 +668,30 @@ class Backend final : public CudaBackend {
     }
     if (w.layout == Layout::kFp4) return launch_linear_fp4(where(), args, w);
     const bool codes = w.layout == Layout::kFp8;
+    // The quantiser of these rows may run inside the product.
+    std::optional<QuantiseArgs> source;
+    if (codes && waiting_.quantise && waiting_.quantise->out.codes == args.x_q.codes &&
+        waiting_.quantise->rows == args.rows && waiting_.quantise->cols == w.cols &&
+        args.rows <= kMaxQuantisingRows) {
+      source = std::exchange(waiting_.quantise, std::nullopt);
+    }
     const LinearShape shape = {.rows = w.rows, .cols = w.cols, .activation_bytes = codes ? 1 : 2};
     StreamGemmParams params = params_of(w);
     params.y_stride = args.y_stride;
+    if (w2 != nullptr) params.second_tiles = w2->tiles, params.second_scales = w2->scales;
     const auto aim = [&](StreamGemmParams& p, int first) {
-      if (codes) {
+      if (source) {
+        p.x = source->x + first * w.cols;
+        p.quantised_codes = args.x_q.codes + first * w.cols;
+        p.quantised_scales = args.x_q.scales + first * (w.cols / 32);
+      } else if (codes) {
         p.x_codes = args.x_q.codes + first * w.cols;
         p.x_scales = args.x_q.scales + first * (w.cols / 32);
       } else {
         p.x = args.x + first * w.cols;
       }
       if (args.y != nullptr) p.y = args.y + first * args.y_stride;
+      if (second_y != nullptr) p.second_y = second_y + first * args.y_stride;
       if (args.y_f32 != nullptr) p.y_f32 = args.y_f32 + first * args.y_stride;
     };
     run_rows(shape, params, args.rows, where,
@@ -576,6 +723,9 @@ class Backend final : public CudaBackend {
   std::list<uint64_t> recent_;
   Event forked_;
   Event joined_;
+  Event collapsed_;
+  const uint8_t* collapsed_codes_ = nullptr;  // the rows that collapsed_ stands for
+  Waiting waiting_;
   bool chained_ = false;
   bool side_chained_ = false;
   bool side_busy_ = false;

@@ -32,21 +32,34 @@ __device__ __forceinline__ float rotated(float v, float partner, int c, int widt
   return round_to_bf16((z & 1) == 0 ? v * cosine - partner * sine : partner * sine + v * cosine);
 }
 
-__global__ void rope_kernel(const float* cos_sin, int heads, int width, int pairs, bool inverse, int total,
-                            uint16_t* x) {
-  launch_dependents();
-  wait_for_inputs();
-  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i >= total) return;
-  const int pair = i % pairs;
-  const int64_t vector = i / pairs;
-  const int64_t row = vector / heads;
-  uint32_t* at = reinterpret_cast<uint32_t*>(x + vector * width + (width - 2 * pairs)) + pair;
+struct RopeParams {
+  const float* cos_sin;
+  int heads;
+  int width;
+  int pairs;
+  bool inverse;
+  int total;
+  uint16_t* x;
+};
+
+__device__ __forceinline__ void rotate_pair(const RopeParams& p, int i) {
+  if (i >= p.total) return;
+  const int pair = i % p.pairs;
+  const int64_t vector = i / p.pairs;
+  const int64_t row = vector / p.heads;
+  uint32_t* at = reinterpret_cast<uint32_t*>(p.x + vector * p.width + (p.width - 2 * p.pairs)) + pair;
   const uint32_t v = *at;
   const float a = bf16_low(v), b = bf16_high(v);
-  const float c = cos_sin[(row * pairs + pair) * 2];
-  const float s = inverse ? -cos_sin[(row * pairs + pair) * 2 + 1] : cos_sin[(row * pairs + pair) * 2 + 1];
+  const float c = p.cos_sin[(row * p.pairs + pair) * 2];
+  const float sine = p.cos_sin[(row * p.pairs + pair) * 2 + 1];
+  const float s = p.inverse ? -sine : sine;
   *at = pack_bf16(a * c - b * s, a * s + b * c);
+}
+
+__global__ void rope_kernel(const __grid_constant__ RopeParams p) {
+  launch_dependents();
+  wait_for_inputs();
+  rotate_pair(p, static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x));
 }
 
 // Warp-wise quantisers of 32 channels, one a lane.
@@ -82,22 +95,55 @@ __device__ __forceinline__ float rotated_channel(const uint16_t* x, int block, i
   return rotated(v, partner, c, width, pairs, cos_sin, false);
 }
 
-__global__ void window_write_kernel(const int32_t* position, const int32_t* sequence, int width, int pairs,
-                                    const float* cos_sin, const uint16_t* kv, PagedCache cache,
-                                    uint8_t* records) {
+struct WindowWriteParams {
+  const int32_t* position;
+  const int32_t* sequence;
+  int width;
+  int pairs;
+  const float* cos_sin;
+  const uint16_t* kv;
+  PagedCache cache;
+  uint8_t* records;
+};
+
+// One 32-block of a row's record, by one warp.
+__device__ __forceinline__ void write_window_block(const WindowWriteParams& p, int row, int block) {
+  if (p.sequence[row] < 0) return;
+  uint8_t* record = p.records != nullptr
+                        ? p.records + static_cast<int64_t>(row) * window_record_bytes(p.width)
+                        : record_of(p.cache, p.sequence[row], p.position[row]);
+  if (record == nullptr) return;
+  const float v = rotated_channel(p.kv + static_cast<int64_t>(row) * p.width, block, p.width, p.pairs,
+                                  p.cos_sin + static_cast<int64_t>(row) * p.pairs * 2);
+  write_fp8_block(v, record + block * 32, record + p.width + block);
+}
+
+constexpr int kCacheThreads = 128;
+
+__global__ void __launch_bounds__(kCacheThreads)
+    window_write_kernel(const __grid_constant__ WindowWriteParams p) {
   launch_dependents();
   wait_for_inputs();
-  const int row = static_cast<int>(blockIdx.x);
-  if (sequence[row] < 0) return;
-  uint8_t* record = records != nullptr ? records + static_cast<int64_t>(row) * window_record_bytes(width)
-                                       : record_of(cache, sequence[row], position[row]);
-  if (record == nullptr) return;
-  for (int block = static_cast<int>(threadIdx.x / 32); block < width / 32;
-       block += static_cast<int>(blockDim.x / 32)) {
-    const float v = rotated_channel(kv + static_cast<int64_t>(row) * width, block, width, pairs,
-                                    cos_sin + static_cast<int64_t>(row) * pairs * 2);
-    write_fp8_block(v, record + block * 32, record + width + block);
+  const int block = static_cast<int>(blockIdx.x * (kCacheThreads / 32) + threadIdx.x / 32);
+  if (block < p.width / 32) write_window_block(p, static_cast<int>(blockIdx.y), block);
+}
+
+// The first blocks rotate queries, the others write records.
+__global__ void __launch_bounds__(kCacheThreads)
+    rope_window_kernel(const __grid_constant__ RopeParams rope, const __grid_constant__ WindowWriteParams p,
+                       int rope_blocks) {
+  launch_dependents();
+  wait_for_inputs();
+  const int index = static_cast<int>(blockIdx.x);
+  if (index < rope_blocks) {
+    rotate_pair(rope, index * kCacheThreads + static_cast<int>(threadIdx.x));
+    return;
   }
+  const int per_row = (p.width / 32 + kCacheThreads / 32 - 1) / (kCacheThreads / 32);
+  const int row = (index - rope_blocks) / per_row;
+  const int block = (index - rope_blocks - row * per_row) * (kCacheThreads / 32) +
+                    static_cast<int>(threadIdx.x / 32);
+  if (block < p.width / 32) write_window_block(p, row, block);
 }
 
 __global__ void entry_write_kernel(const int32_t* position, const int32_t* sequence, int ratio, int width,
@@ -199,16 +245,53 @@ void launch_rope_angles(const Launch& on, const RopeAnglesArgs& args) {
                 args.cos_sin);
 }
 
+namespace {
+
+RopeParams rope_params(const RopeArgs& args) {
+  return {.cos_sin = args.cos_sin,
+          .heads = args.heads,
+          .width = args.width,
+          .pairs = args.pairs,
+          .inverse = args.inverse,
+          .total = static_cast<int>(int64_t{args.rows} * args.heads * args.pairs),
+          .x = args.x};
+}
+
+WindowWriteParams window_params(const WindowWriteArgs& args) {
+  return {.position = args.step.position,
+          .sequence = args.step.sequence,
+          .width = args.width,
+          .pairs = args.pairs,
+          .cos_sin = args.cos_sin,
+          .kv = args.kv,
+          .cache = args.cache,
+          .records = args.records};
+}
+
+unsigned window_blocks_per_row(const WindowWriteArgs& args) {
+  return static_cast<unsigned>(ceil_div(args.width / 32, kCacheThreads / 32));
+}
+
+}  // namespace
+
 void launch_rope(const Launch& on, const RopeArgs& args) {
-  const int64_t total = int64_t{args.rows} * args.heads * args.pairs;
-  launch_kernel(on, rope_kernel, dim3(static_cast<unsigned>(ceil_div(total, 128))), 128, 0, 1, args.cos_sin,
-                args.heads, args.width, args.pairs, args.inverse, static_cast<int>(total), args.x);
+  const RopeParams p = rope_params(args);
+  launch_kernel(on, rope_kernel, dim3(static_cast<unsigned>(ceil_div(p.total, kCacheThreads))), kCacheThreads,
+                0, 1, p);
 }
 
 void launch_window_write(const Launch& on, const WindowWriteArgs& args) {
-  launch_kernel(on, window_write_kernel, dim3(static_cast<unsigned>(args.step.rows)),
-                warps_for(args.width / 32), 0, 1, args.step.position, args.step.sequence, args.width,
-                args.pairs, args.cos_sin, args.kv, args.cache, args.records);
+  launch_kernel(on, window_write_kernel,
+                dim3(window_blocks_per_row(args), static_cast<unsigned>(args.step.rows)), kCacheThreads, 0, 1,
+                window_params(args));
+}
+
+void launch_rope_and_window_write(const Launch& on, const RopeArgs& rope, const WindowWriteArgs& args) {
+  const RopeParams p = rope_params(rope);
+  const auto rope_blocks = static_cast<unsigned>(ceil_div(p.total, kCacheThreads));
+  launch_kernel(on, rope_window_kernel,
+                dim3(rope_blocks + window_blocks_per_row(args) * static_cast<unsigned>(args.step.rows)),
+                kCacheThreads, 0, 1, p, window_params(args), static_cast<int>(rope_blocks));
 }
 
 void launch_pool_pairs(const Launch& pool, const Launch& store, const PoolPairsArgs& args) {

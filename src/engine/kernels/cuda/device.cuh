@@ -87,10 +87,11 @@ __device__ __forceinline__ void e2m1x8_to_float(uint32_t word, float* out) {
 // A word of fp4_place_code layout to four FP16 pairs, each value * 2^-14.
 constexpr float kFp4EmbedScale = 16384.0f;
 __device__ __forceinline__ void fp4_word_to_half2(uint32_t w, uint32_t (&pair)[4]) {
-  pair[0] = w & 0x8E008E00u;
-  pair[1] = (w << 3) & 0x8E008E00u;
-  pair[2] = ((w << 1) & 0x80008000u) | ((w << 6) & 0x0E000E00u);
-  pair[3] = ((w << 2) & 0x80008000u) | ((w << 9) & 0x0E000E00u);
+  const uint32_t seven = w << 7;
+  pair[0] = w & kFp4Mask;
+  pair[1] = (w << 3) & kFp4Mask;
+  pair[2] = (seven ^ (w << 10)) & kFp4Mask;
+  pair[3] = (seven ^ __funnelshift_l(w, w, 12)) & kFp4Mask;
 }
 
 // ---- block quantisers
@@ -125,6 +126,53 @@ __device__ __forceinline__ float group_amax(float v) {
 #pragma unroll
   for (int offset = kLanes / 2; offset > 0; offset /= 2) bits = max(bits, __shfl_xor_sync(~0u, bits, offset));
   return __uint_as_float(bits);
+}
+
+// ---- rows of BF16
+// -------------------------------------------------------------------------------------------------
+
+// A thread owns eight adjacent channels, four threads a block of 32.
+struct Eight {
+  float v[8];
+};
+
+__device__ __forceinline__ Eight unpack_eight(const uint4& w) {
+  return {{bf16_low(w.x), bf16_high(w.x), bf16_low(w.y), bf16_high(w.y), bf16_low(w.z), bf16_high(w.z),
+           bf16_low(w.w), bf16_high(w.w)}};
+}
+
+__device__ __forceinline__ Eight load_eight(const uint16_t* p) {
+  return unpack_eight(*reinterpret_cast<const uint4*>(p));
+}
+
+__device__ __forceinline__ void store_eight(uint16_t* p, const Eight& e) {
+  *reinterpret_cast<uint4*>(p) = make_uint4(pack_bf16(e.v[0], e.v[1]), pack_bf16(e.v[2], e.v[3]),
+                                            pack_bf16(e.v[4], e.v[5]), pack_bf16(e.v[6], e.v[7]));
+}
+
+// Quantises the 32-block of which this quad of lanes holds eight BF16-rounded channels each. Whole warps must
+// call.
+struct EightCodes {
+  uint2 codes;
+  uint8_t scale;
+};
+
+__device__ __forceinline__ EightCodes quantise_eight(const Eight& e) {
+  uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) largest = max(largest, __float_as_uint(e.v[i]) & 0x7FFFFFFFu);
+  largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
+  largest = max(largest, __shfl_xor_sync(~0u, largest, 2));
+  const uint32_t byte = fp8_block_scale(__uint_as_float(largest));
+  uint32_t packed[2] = {0, 0};
+  if (byte != 255) {
+    const float inverse = ue8m0_inverse(byte);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      packed[i / 2] |= floats_to_e4m3x2(e.v[2 * i] * inverse, e.v[2 * i + 1] * inverse) << (16 * (i & 1));
+    }
+  }
+  return {make_uint2(packed[0], packed[1]), static_cast<uint8_t>(byte)};
 }
 
 // ---- reductions: fixed trees, the same for every thread that asks

@@ -1,13 +1,13 @@
 // The routed experts: work list, gate/up with the fused activation, down with the fixed-order combine.
 //
-// Assignments (row, slot) are sorted by expert; up to eight of one expert form a work item, so an expert's
-// weights are read once per eight rows. Gate and up of 32 columns meet in one block, which applies the
-// clamps, the routing weight and the quantiser and leaves codes in the order in which the down projection
-// reads them. The down kernel gives a block 16 output channels and all items: a row's expert outputs meet in
-// its shared memory and are added by ascending expert. The order of assignments inside an item changes
-// nothing: columns of the matrix instruction are independent.
+// Assignments (row, slot) are sorted by expert; up to two of one expert form a work item (see fp4_step.cuh);
+// the weights of an expert with more are read again, from L2. Gate and up of 32 columns meet in one block, which applies the
+// clamps, the routing weight and the quantiser and leaves codes for the down projection. Both kernels are persistent: as many blocks as multiprocessors hold, each with an equal run of
+// units of work. The order of assignments inside an item changes nothing: columns of the matrix instruction
+// are independent.
 #include "engine/kernels/cuda/fp4_step.cuh"
 #include "engine/kernels/cuda/launch.h"
+#include "engine/kernels/cuda/route.cuh"
 
 namespace spark::engine::cuda {
 namespace {
@@ -43,45 +43,156 @@ __device__ __forceinline__ int exclusive_scan(int v, int* scratch, int* total) {
   return before + inclusive - v;
 }
 
-__global__ void __launch_bounds__(kPlanThreads)
-    plan_kernel(const int32_t* ids, const int32_t* sequence, int rows, int top_k, int experts,
-                ExpertWorkspace work) {
+struct PlanParams {
+  const int32_t* ids;
+  const int32_t* sequence;
+  const float* weights;
+  const uint8_t* x_scales;  // of the launch's first row
+  int rows;
+  int top_k;
+  int experts;
+  int x_blocks;
+  ExpertWorkspace work;
+  RouteParams route;
+};
+
+constexpr int kRouteRowsAtOnce = 8;
+
+// The rows' scales as words of four, one for each 128 columns; zero beyond the last.
+__device__ __forceinline__ void copy_row_scales(const PlanParams& p) {
+  const int stages = (p.x_blocks + 3) / 4;
+  for (int i = static_cast<int>(threadIdx.x); i < p.rows * stages; i += kPlanThreads) {
+    const int m = i / stages, first = (i - m * stages) * 4;
+    const uint8_t* from = p.x_scales + m * p.x_blocks + first;
+    uint32_t word = 0;
+#pragma unroll
+    for (int b = 0; b < 4; ++b) word |= (first + b < p.x_blocks ? uint32_t{from[b]} : 0u) << (8 * b);
+    p.work.x_scales[i] = word;
+  }
+}
+
+// Many rows: a histogram over the experts and two scans.
+__global__ void __launch_bounds__(kPlanThreads, 1) plan_kernel(const __grid_constant__ PlanParams p) {
   __shared__ int count[kMaxPlanExperts];
   __shared__ int start[kMaxPlanExperts];
+  __shared__ int first_item[kMaxPlanExperts];
   __shared__ int scratch[kPlanThreads / 32];
   launch_dependents();
   wait_for_inputs();
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < kMaxPlanExperts) count[thread] = 0;
-  __syncthreads();
-  const int assignments = rows * top_k;
-  int place = 0, expert = -1, rank = 0;
+  const int assignments = p.rows * p.top_k;
+  int expert = -1, rank = 0, row = 0;
+  float weight = 0.0f;
   if (thread < assignments) {
-    const int row = thread / top_k;
-    if (sequence[row] >= 0) {
-      expert = ids[thread];
-      for (int k = 0; k < top_k; ++k) rank += ids[row * top_k + k] < expert;
-      if (expert >= 0 && expert < experts) place = atomicAdd(&count[expert], 1);
-      if (expert >= experts) expert = -1;
+    row = thread / p.top_k;
+    weight = p.weights[thread];
+    if (p.sequence[row] >= 0) {
+      expert = p.ids[thread];
+      for (int k = 0; k < p.top_k; ++k) rank += p.ids[row * p.top_k + k] < expert;
+      if (expert >= p.experts) expert = -1;
     }
   }
+  __syncthreads();
+  const int place = expert >= 0 ? atomicAdd(&count[expert], 1) : 0;
   __syncthreads();
   int all = 0;
   const int mine = thread < kMaxPlanExperts ? count[thread] : 0;
   const int first = exclusive_scan(mine, scratch, &all);
-  if (thread < kMaxPlanExperts) start[thread] = first;
   int items = 0;
   int item = exclusive_scan((mine + kExpertRows - 1) / kExpertRows, scratch, &items);
-  for (int done = 0; done < mine; done += kExpertRows) {
-    work.items[item++] = {thread, first + done, min(kExpertRows, mine - done)};
+  if (thread < kMaxPlanExperts) start[thread] = first, first_item[thread] = item;
+  for (int done = 0; done < mine; done += kExpertRows, ++item) {
+    const int rows = min(kExpertRows, mine - done);
+    p.work.items[item] = {thread, first + done, rows, 0};
+    for (int i = rows; i < kExpertRows; ++i) p.work.item_row[item * kExpertRows + i] = -1;
   }
-  if (thread == 0) *work.item_count = items;
+  if (thread == 0) *p.work.item_count = items;
   __syncthreads();
   if (expert >= 0) {
-    const int at = start[expert] + place;
-    work.assignment[at] = thread;
-    work.destination[at] = thread / top_k * top_k + rank;
+    const int slot = first_item[expert] * kExpertRows + place;  // items of an expert lie side by side
+    p.work.item_row[slot] = row;
+    p.work.item_weight[slot] = weight;
+    p.work.destination[start[expert] + place] = row * p.top_k + rank;
   }
+  copy_row_scales(p);
+}
+
+// The router and the work list of a decode step's few rows in one launch: rows are scored by all threads and
+// chosen by a warp each; the list is sorted by comparing every assignment with every other.
+__global__ void __launch_bounds__(kPlanThreads, 1) route_plan_kernel(const __grid_constant__ PlanParams p) {
+  __shared__ float score[kRouteRowsAtOnce][kMaxRouteExperts];
+  __shared__ uint32_t order[kRouteRowsAtOnce][kMaxRouteExperts];
+  __shared__ int chosen[kPlanThreads];
+  __shared__ int places[kPlanThreads];
+  launch_dependents();
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32, lane = thread & 31;
+  wait_for_inputs();
+  copy_row_scales(p);
+  const int assignments = p.rows * p.top_k;
+  float weight = 0.0f;
+  for (int row0 = 0; row0 < p.rows; row0 += kRouteRowsAtOnce) {
+    const int rows = min(kRouteRowsAtOnce, p.rows - row0);
+#pragma unroll 4
+    for (int i = thread; i < rows * kMaxRouteExperts; i += kPlanThreads) {
+      const int r = i / kMaxRouteExperts;
+      score_expert(p.route, row0 + r, i % kMaxRouteExperts, score[r], order[r]);
+    }
+    __syncthreads();
+    if (warp < rows) {
+      const bool live = p.sequence[row0 + warp] >= 0;
+      const RouteChoice choice = choose_experts(p.route, score[warp], order[warp]);
+      if (lane < p.top_k) {
+        const int at = (row0 + warp) * p.top_k + lane;
+        chosen[at] = live ? choice.expert : -1;
+        score[warp][lane] = choice.weight;
+        if (live) p.route.ids[at] = choice.expert, p.route.weights[at] = choice.weight;
+      }
+    }
+    __syncthreads();
+    const int mine = thread / p.top_k - row0;
+    if (mine >= 0 && mine < rows) weight = score[mine][thread % p.top_k];
+    if (row0 + kRouteRowsAtOnce < p.rows) __syncthreads();
+  }
+  const int expert = thread < assignments ? chosen[thread] : -1;
+  // Places before this one: assignments of lower experts, and of the same expert with a lower number.
+  int lower = 0, place = 0, same = 0;
+  if (expert >= 0) {
+#pragma unroll 4
+    for (int j = 0; j < assignments; ++j) {
+      const int other = chosen[j];
+      lower += other >= 0 && other < expert;
+      same += other == expert;
+      place += other == expert && j < thread;
+    }
+  }
+  // An item begins at every eighth assignment of an expert.
+  if (thread < assignments) places[thread] = expert >= 0 && place % kExpertRows == 0 ? expert : kMaxPlanExperts;
+  __syncthreads();
+  int items_below = 0, items = 0;
+  if (thread < assignments) {
+#pragma unroll 4
+    for (int j = 0; j < assignments; ++j) {
+      items_below += places[j] < expert;
+      items += places[j] < kMaxPlanExperts;
+    }
+  }
+  if (thread == 0) *p.work.item_count = items;
+  if (expert < 0) return;
+  const int row = thread / p.top_k;
+  int rank = 0;
+  for (int k = 0; k < p.top_k; ++k) rank += chosen[row * p.top_k + k] < expert;
+  const int item = items_below + place / kExpertRows;
+  const int slot = place % kExpertRows;
+  if (slot == 0) {
+    const int rows = min(kExpertRows, same - place);
+    p.work.items[item] = {expert, lower + place, rows, 0};
+    for (int i = rows; i < kExpertRows; ++i) p.work.item_row[item * kExpertRows + i] = -1;
+  }
+  p.work.item_row[item * kExpertRows + slot] = row;
+  p.work.item_weight[item * kExpertRows + slot] = weight;
+  p.work.destination[lower + place] = row * p.top_k + rank;
 }
 
 // ---- shared pieces
@@ -96,292 +207,409 @@ __device__ __forceinline__ float clamped_swiglu(float a, float b, float limit) {
 
 // ---- gate and up ---------------------------------------------------------------------------------------
 
+// A unit of work is an item's 32 columns: two row tiles of gate, two of up. The warps of a block share the
+// columns of the weights out among them (the shards of the sum) and walk over the block's units without ever
+// letting their rings run dry: while a unit's sums are joined, the next unit's weights travel.
+
 struct GateUpParams {
-  const uint8_t* tiles;
-  const uint8_t* scales;
-  size_t matrix_bytes;  // tiles of one [width, hidden] matrix
-  size_t matrix_scale_bytes;
+  const uint8_t* stages;
+  size_t expert_bytes;
   const uint8_t* x_codes;  // of the launch's first row
-  const uint8_t* x_scales;
-  const float* weights;
   int hidden;
-  int top_k;
   int double_blocks;  // of hidden
+  int column_blocks;  // of the width
   int codes_stride;
   float limit;
   ExpertWorkspace work;
 };
 
-// A stage is two tiles and their scales.
-constexpr int kGateUpStageBytes = 2 * (kTileBytes + kFp4ScaleTileBytes);
-constexpr int kGateUpStages = 5;
-constexpr int kGateUpRingBytes = kGateUpStageBytes * kGateUpStages;
+// A place of a ring: two 64-column stages of the weights, which lie side by side, the rows' codes for them (a
+// lane's eight bytes each) and their scales.
+template <int kMatrices>
+struct ExpertPlace {
+  static constexpr int kStageBytes = fp4_stage_bytes(kMatrices);
+  static constexpr int kScalesAt = kMatrices * 2 * kTileBytes;  // in a stage
+  static constexpr int kWeightBytes = 2 * kStageBytes;
+  static constexpr int kCodesAt = kWeightBytes;
+  static constexpr int kXScalesAt = kCodesAt + 256;
+  static constexpr int kBytes = kXScalesAt + 16;
+};
 
-__global__ void __launch_bounds__(kThreads, 2) gate_up_kernel(const __grid_constant__ GateUpParams p) {
-  SPARK_DYNAMIC_SHARED(uint8_t, shared);  // rings, codes of the rows in lane order, their scales [block][8]
-  launch_dependents();
+// Starts the copy of a place's weights; beyond `bytes` there are none and zeros are written (kWhole: all are
+// there).
+template <int kMatrices, bool kWhole>
+__device__ __forceinline__ void fetch_expert_weights(uint8_t* place, const uint8_t* from, int bytes) {
+  constexpr int kPieces = ExpertPlace<kMatrices>::kWeightBytes / 16;
+  const int lane = static_cast<int>(threadIdx.x & 31);
+#pragma unroll
+  for (int i = 0; i < kPieces / 32; ++i) {
+    const bool valid = kWhole || i * 512 + lane * 16 < bytes;
+    copy_async_16(place + i * 512 + lane * 16, valid ? from + i * 512 : from, valid);
+  }
+  constexpr int kRest = kPieces % 32;
+  constexpr int kRestAt = kPieces / 32 * 512;
+  const bool valid = kWhole || kRestAt + lane * 16 < bytes;
+  copy_async_16_if(lane < kRest, place + kRestAt + lane * 16, valid ? from + kRestAt : from, valid);
+}
+
+// Multiplies a place into the tiles' sums.
+template <int kMatrices>
+__device__ __forceinline__ void multiply_expert_place(float (&sum)[kMatrices * 2][2], const uint8_t* at,
+                                                      const uint32_t (&mine)[4]) {
+  using Place = ExpertPlace<kMatrices>;
+  constexpr int kTiles = kMatrices * 2;
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int g = lane >> 2, t = lane & 3;
+  uint32_t v[4];
+  fp4_stage_activations(reinterpret_cast<const uint2*>(at + Place::kCodesAt)[lane], v);
+  const uint32_t word = reinterpret_cast<const uint32_t*>(at + Place::kXScalesAt)[t >> 1] >> (16 * (t & 1));
+  const float x0 = fabsf(__uint_as_float(word << 23));
+  const float x1 = __uint_as_float((word << 15) & 0x7F800000u);
+  float d[kTiles][4] = {};
+#pragma unroll
+  for (int step = 0; step < 2; ++step) {
+    uint32_t b[2][4];
+#pragma unroll
+    for (int block = 0; block < 2; ++block) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) b[block][i] = v[i] * mine[step * 2 + block];
+    }
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const uint4 w =
+          *reinterpret_cast<const uint4*>(at + step * Place::kStageBytes + i * kTileBytes + lane * 16);
+      fp4_block_step(d[i], w.x, w.y, b[0]);
+      fp4_block_step(d[i], w.z, w.w, b[1]);
+    }
+  }
+  const uint32_t* scales =
+      reinterpret_cast<const uint32_t*>(at + (t & 1) * Place::kStageBytes + Place::kScalesAt) + g;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) fp4_stage_sum(sum[i], d[i], scales[i * (kFp4ScaleTileBytes / 4)], x0, x1);
+}
+
+// Which of a stage's four blocks is this lane's column.
+__device__ __forceinline__ void own_block(uint32_t (&mine)[4]) {
+  const int g = static_cast<int>(threadIdx.x & 31) >> 2;
+#pragma unroll
+  for (int b = 0; b < 4; ++b) mine[b] = (g & 3) == b ? 1u : 0u;
+}
+
+template <int kUpWarps, int kPlaces>
+struct GateUpShape {
+  static constexpr int kThreads = 32 * kUpWarps;
+  static constexpr int kRingBytes = kPlaces * ExpertPlace<2>::kBytes;
+  static constexpr size_t kSharedBytes =
+      static_cast<size_t>(kUpWarps * kRingBytes) + sizeof(float) * 2 * kUpWarps * kExpertRows * 64;
+};
+
+template <int kUpWarps, int kPlaces, bool kWhole>
+__global__ void __launch_bounds__(32 * kUpWarps, 1) gate_up_kernel(const __grid_constant__ GateUpParams p) {
+  using Shape = GateUpShape<kUpWarps, kPlaces>;
+  using Place = ExpertPlace<2>;
+  SPARK_DYNAMIC_SHARED(uint8_t, shared);  // rings, partial sums [2][warp][row][matrix, column]
+  wait_for_inputs();    // the work list decides which weights to read
+  launch_dependents();  // and whoever comes next may read that list at once
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
   const int g = lane >> 2, t = lane & 3;
-  const int matrix = warp & 1;
-  const int half = (warp >> 1) & 1;  // row tile of the 32 columns
-  const int shard = warp >> 2;
+  const int64_t units = static_cast<int64_t>(*p.work.item_count) * p.column_blocks;
+  const int first_unit = static_cast<int>(blockIdx.x * units / gridDim.x);
+  const int last_unit = static_cast<int>((blockIdx.x + 1) * units / gridDim.x);
+  if (first_unit >= last_unit) return;
 
-  wait_for_inputs();  // the work list decides which weights to read
-  const int column_block = static_cast<int>(blockIdx.x);
-  if (static_cast<int>(blockIdx.y) >= *p.work.item_count) return;
-  const ExpertItem item = p.work.items[blockIdx.y];
+  const int steps = (p.double_blocks + 1) / 2;  // places that a unit takes
+  const int shard_steps = (steps + kUpWarps - 1) / kUpWarps;
+  const int s0 = min(warp * shard_steps, steps);
+  const int s1 = min(s0 + shard_steps, steps);
+  const int blocks = p.hidden / 32;
+  uint8_t* const ring = shared + warp * Shape::kRingBytes;
+  uint8_t* const ring_end = ring + Shape::kRingBytes;
+  float* partial = reinterpret_cast<float*>(shared + kUpWarps * Shape::kRingBytes);
 
-  const int shard_tiles = (p.double_blocks + 1) / 2;
-  const int tile0 = shard * shard_tiles;
-  const int tile1 = min(tile0 + shard_tiles, p.double_blocks);
-  const int stages = (shard_tiles + 1) / 2;
-  const size_t row_tile = static_cast<size_t>(column_block * 2 + half) * p.double_blocks;
-  const size_t which = static_cast<size_t>(item.expert) * 2 + matrix;
-  const uint8_t* tiles = p.tiles + which * p.matrix_bytes + row_tile * kTileBytes;
-  const uint8_t* scales = p.scales + which * p.matrix_scale_bytes + row_tile * kFp4ScaleTileBytes;
-  uint8_t* ring = shared + warp * kGateUpRingBytes;
-  const auto fetch = [&](int stage) {
-    uint8_t* to = ring + stage % kGateUpStages * kGateUpStageBytes;
-    const int tile = tile0 + stage * 2;
-#pragma unroll
-    for (int u = 0; u < 2; ++u) {
-      if (tile + u < tile1) {
-        copy_async_16(to + u * kTileBytes + lane * 16,
-                      tiles + static_cast<size_t>(tile + u) * kTileBytes + lane * 16);
-      }
+  // ---- fetching. What a unit needs to know is read one unit ahead.
+  int fetch_unit = s0 < s1 ? first_unit : last_unit;
+  int fetch_step = s0;
+  int fetch_item = first_unit / p.column_blocks;
+  int fetch_column = first_unit - fetch_item * p.column_blocks;
+  int next_expert = p.work.items[fetch_item].expert;
+  int next_row = p.work.item_row[fetch_item * kExpertRows + (g >> 2)];
+  const uint8_t* weights = nullptr;  // of column step 0
+  const uint8_t* x = nullptr;
+  const uint32_t* x_scales = nullptr;
+  bool row_valid = false;
+  const auto aim = [&] {
+    weights = p.stages + static_cast<size_t>(next_expert) * p.expert_bytes +
+              static_cast<size_t>(fetch_column) * p.double_blocks * Place::kStageBytes + lane * 16;
+    row_valid = next_row >= 0;
+    x = p.x_codes + static_cast<size_t>(max(next_row, 0)) * p.hidden + (g & 3) * 32 + t * 8;
+    x_scales = p.work.x_scales + static_cast<size_t>(max(next_row, 0)) * steps;
+    if (++fetch_column == p.column_blocks) fetch_column = 0, ++fetch_item;
+    if (fetch_unit + 1 < last_unit) {
+      next_expert = p.work.items[fetch_item].expert;
+      next_row = p.work.item_row[fetch_item * kExpertRows + (g >> 2)];
     }
-    // Lanes 0..3: half a tile's scales each.
-    if (lane < 4 && tile + lane / 2 < tile1) {
-      copy_async_16(to + 2 * kTileBytes + lane * 16,
-                    scales + static_cast<size_t>(tile) * kFp4ScaleTileBytes + lane * 16);
+  };
+  aim();
+  const auto fetch_next = [&](uint8_t* place) {
+    if (fetch_unit < last_unit) {
+      const uint64_t s = static_cast<uint32_t>(fetch_step);
+      fetch_expert_weights<2, kWhole>(place, weights + s * Place::kWeightBytes,
+                                      (p.double_blocks - 2 * fetch_step) * Place::kStageBytes);
+      const bool valid = row_valid && (kWhole || fetch_step * 4 + (g & 3) < blocks);
+      copy_async_8(place + Place::kCodesAt + lane * 8, valid ? x + s * 128 : p.x_codes, valid);
+      copy_async_4_if(row_valid && (lane & 15) == 0, place + Place::kXScalesAt + (lane >> 4) * 4, x_scales + s);
+      if (++fetch_step == s1) {
+        fetch_step = s0;
+        if (++fetch_unit < last_unit) aim();
+      }
     }
     copy_async_commit();
   };
-#pragma unroll
-  for (int i = 0; i < kGateUpStages - 1; ++i) fetch(i);
+  for (int i = 0; i < kPlaces - 1; ++i) fetch_next(ring + i * Place::kBytes);
 
-  // The item's rows. What lies in the places of absent rows does not matter: columns are independent.
-  uint8_t* x_codes = shared + kWarps * kGateUpRingBytes;
-  float* x_scale = reinterpret_cast<float*>(x_codes + static_cast<size_t>(p.double_blocks) * 512);
-  const int blocks = p.hidden / 32;
-  constexpr int kAtOnce = 5;
-  if (g < item.count) {
-    const uint8_t* row =
-        p.x_codes + static_cast<size_t>(p.work.assignment[item.first + g] / p.top_k) * p.hidden;
-    for (int tile = warp; tile < p.double_blocks; tile += kWarps * kAtOnce) {
-      uint2 x[kAtOnce][2];
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const int block = (tile + j * kWarps) * 2;
-#pragma unroll
-        for (int u = 0; u < 2; ++u) {
-          x[j][u] = make_uint2(0, 0);
-          if (block + u < blocks) x[j][u] = *reinterpret_cast<const uint2*>(row + (block + u) * 32 + t * 8);
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        if (tile + j * kWarps >= p.double_blocks) continue;
-        *reinterpret_cast<uint4*>(x_codes + (tile + j * kWarps) * 512 + lane * 16) =
-            make_uint4(x[j][0].x, x[j][0].y, x[j][1].x, x[j][1].y);
-      }
+  // ---- computing
+  uint32_t mine[4];
+  own_block(mine);
+  uint8_t* at = ring;
+  uint8_t* used = ring_end - Place::kBytes;  // the place that was read last
+  int item_index = first_unit / p.column_blocks;
+  int column_block = first_unit - item_index * p.column_blocks;
+  int turn = warp;  // the row of the unit that this warp finishes; the work goes round
+  ExpertItem next_item = p.work.items[item_index];
+  float next_weight = turn < kExpertRows ? p.work.item_weight[item_index * kExpertRows + turn] : 0.0f;
+  for (int unit = first_unit; unit < last_unit; ++unit) {
+    const ExpertItem item = next_item;
+    const float weight = next_weight;
+    const int column_of_unit = column_block;
+    const int m = turn;
+    turn = turn < kExpertRows ? turn + kUpWarps - kExpertRows : turn - kExpertRows;
+    if (++column_block == p.column_blocks) column_block = 0, ++item_index;
+    if (unit + 1 < last_unit) {
+      next_item = p.work.items[item_index];
+      if (turn < kExpertRows) next_weight = p.work.item_weight[item_index * kExpertRows + turn];
     }
-  }
-  // Warp m takes the scales of row m.
-  if (warp < item.count) {
-    const uint8_t* row =
-        p.x_scales + static_cast<size_t>(p.work.assignment[item.first + warp] / p.top_k) * blocks;
-    for (int first = lane; first < p.double_blocks * 2; first += 32 * kAtOnce) {
-      uint32_t byte[kAtOnce];
+    float sum[4][2] = {};
+    for (int s = s0; s < s1; ++s) {
+      copy_async_wait<kPlaces - 2>();
+      __syncwarp();  // some of it was copied by other lanes; and all have read the place that is filled next
+      fetch_next(used);
+      multiply_expert_place<2>(sum, at, mine);
+      used = at;
+      at += Place::kBytes;
+      if (at == ring_end) at = ring;
+    }
+    // Two halves take turns: who writes one again has passed the barrier that its readers reached later.
+    float* half = partial + (unit & 1) * (kUpWarps * kExpertRows * 64);
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) byte[j] = first + j * 32 < blocks ? row[first + j * 32] : 0u;
+    for (int i = 0; i < 4; ++i) {
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const int block = first + j * 32;
-        if (block < p.double_blocks * 2)
-          x_scale[block * 8 + warp] = block < blocks ? ue8m0_to_float(byte[j]) : 0.0f;
+      for (int h = 0; h < 2; ++h) {
+        const float v = sum[i][h] + __shfl_xor_sync(~0u, sum[i][h], 1);
+        if ((t & 1) == 0) half[(warp * kExpertRows + (t >> 1)) * 64 + i * 16 + h * 8 + g] = v;
       }
     }
-  }
-  __syncthreads();
-
-  float sum[4] = {};
-  for (int stage = 0; stage < stages; ++stage) {
-    copy_async_wait<kGateUpStages - 2>();
-    __syncwarp();  // scales were copied by other lanes
-    const uint8_t* at = ring + stage % kGateUpStages * kGateUpStageBytes;
-    uint4 w[2];
-    uint32_t s[2];
+    __syncthreads();
+    if (m >= item.count) continue;
+    float a = 0.0f, b = 0.0f;
 #pragma unroll
-    for (int u = 0; u < 2; ++u) {
-      w[u] = reinterpret_cast<const uint4*>(at + u * kTileBytes)[lane];
-      s[u] = reinterpret_cast<const uint32_t*>(at + 2 * kTileBytes + u * kFp4ScaleTileBytes)[g];
+    for (int shard = 0; shard < kUpWarps; ++shard) {
+      a += half[(shard * kExpertRows + m) * 64 + lane];
+      b += half[(shard * kExpertRows + m) * 64 + 32 + lane];
     }
-    fetch(stage + kGateUpStages - 1);
-#pragma unroll
-    for (int u = 0; u < 2; ++u) {
-      const int tile = tile0 + stage * 2 + u;
-      if (tile >= tile1) continue;
-      const uint4 x = *reinterpret_cast<const uint4*>(x_codes + tile * 512 + lane * 16);
-      const float2 first = *reinterpret_cast<const float2*>(x_scale + tile * 16 + t * 2);
-      const float2 second = *reinterpret_cast<const float2*>(x_scale + tile * 16 + 8 + t * 2);
-      const float xs[2][2] = {{first.x, first.y}, {second.x, second.y}};
-      fp4_tile_step(sum, w[u], s[u], x, xs);
-    }
-  }
-  // The partial sums take the place of the codes.
-  __syncthreads();
-  float* partial = reinterpret_cast<float*>(x_codes);  // [warp][128]
-#pragma unroll
-  for (int q = 0; q < 4; ++q) partial[warp * 128 + q * 32 + lane] = sum[q];
-  __syncthreads();
-
-  // Thread = (row m of the item, column of the 32): the warp holds one quantisation block.
-  const int m = warp;
-  const int column = lane;
-  if (m >= item.count) return;
-  const int r = column & 15;
-  const int at = ((r >> 3) * 2 + (m & 1)) * 32 + (r & 7) * 4 + (m >> 1);
-  const auto total = [&](int which_matrix) {
-    const int first = which_matrix + (column >> 4) * 2;
-    return round_to_bf16((partial[first * 128 + at] + partial[(first + 4) * 128 + at]) * kFp4EmbedScale);
-  };
-  const float a = total(0);
-  const float b = total(1);
-  const int assignment = p.work.assignment[item.first + m];
-  const float v = round_to_bf16(p.weights[assignment] * clamped_swiglu(a, b, p.limit));
-  const uint32_t scale = fp8_block_scale(group_amax<32>(v));
-  const int64_t position = item.first + m;
-  const int64_t channel = column_block * 32 + column;
-  p.work.codes[position * p.codes_stride + down_activation_offset(channel)] =
-      static_cast<uint8_t>(fp8_block_code(v, scale));
-  uint8_t* scales_at = p.work.scales + (position * (p.codes_stride / 64) + column_block / 2) * 4;
-  if (lane == 0) scales_at[column_block & 1] = static_cast<uint8_t>(scale);
-  // An odd last block leaves half a tile: whatever other shapes left there must read as zero.
-  if (column_block == static_cast<int>(gridDim.x) - 1 && (column_block & 1) == 0) {
-    p.work.codes[position * p.codes_stride + down_activation_offset(channel + 32)] = 0;
-    if (lane == 0) scales_at[1] = 0;
+    a = round_to_bf16(a * kFp4EmbedScale);
+    b = round_to_bf16(b * kFp4EmbedScale);
+    const float v = round_to_bf16(weight * clamped_swiglu(a, b, p.limit));
+    const uint32_t scale = fp8_block_scale(group_amax<32>(v));
+    const int64_t position = item.first + m;
+    p.work.codes[position * p.codes_stride + column_of_unit * 32 + lane] =
+        static_cast<uint8_t>(fp8_block_code(v, scale));
+    uint8_t* scales_at = p.work.scales + position * (p.codes_stride / 32) + column_of_unit;
+    // Behind the last block: whatever other shapes left there must read as zero.
+    const bool behind = column_of_unit == p.column_blocks - 1 && column_of_unit + lane < p.codes_stride / 32;
+    if (lane == 0 || behind) scales_at[lane] = static_cast<uint8_t>(lane == 0 ? scale : 0u);
   }
 }
 
 // ---- down and combine ----------------------------------------------------------------------------------
 
+// A unit of work is an item and 32 output channels; a warp does it alone. The warp that finishes the last item
+// of its channels adds up the rows' experts in ascending order.
+
 struct DownParams {
-  const uint8_t* tiles;
-  const uint8_t* scales;
-  size_t matrix_bytes;
-  size_t matrix_scale_bytes;
+  const uint8_t* stages;
+  size_t expert_bytes;
   const int32_t* sequence;
   const uint16_t* shared_expert;
   uint16_t* y;
   int rows;
   int hidden;
   int top_k;
-  int double_blocks;  // of the width
+  int blocks;         // of the width
+  int double_blocks;
+  int channel_groups;
   int codes_stride;
   ExpertWorkspace work;
 };
 
-// A stage is one tile, its scales, and the item's activations and scales for it.
-constexpr int kDownScalesAt = kTileBytes;
-constexpr int kDownCodesAt = kDownScalesAt + kFp4ScaleTileBytes;
-constexpr int kDownXScalesAt = kDownCodesAt + 512;
-constexpr int kDownStageBytes = kDownXScalesAt + 32;
-constexpr int kDownStages = 6;
-constexpr int kDownRingBytes = kDownStageBytes * kDownStages;
+constexpr int kDownPlaces = 3;
+constexpr int kDownRingBytes = ExpertPlace<1>::kBytes * kDownPlaces;
+
+// Adds the rows' expert outputs of 32 channels and the shared expert's: a lane takes four channels of every
+// fourth row.
+__device__ __forceinline__ void combine_channels(const DownParams& p, int group) {
+  constexpr int kSlots = 8;
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int64_t channel = static_cast<int64_t>(group) * kDownChannels + (lane & 7) * 4;
+  if (channel >= p.hidden) return;
+  for (int row = lane >> 3; row < p.rows; row += 4) {
+    const int64_t at = static_cast<int64_t>(row) * p.hidden + channel;
+    const uint2 last = *reinterpret_cast<const uint2*>(p.shared_expert + at);
+    float total[4] = {};
+    for (int k0 = 0; k0 < p.top_k; k0 += kSlots) {
+      uint2 v[kSlots];
+#pragma unroll
+      for (int k = 0; k < kSlots; ++k) {
+        v[k] = make_uint2(0, 0);
+        if (k0 + k < p.top_k) {
+          v[k] = load_shared_by_blocks(reinterpret_cast<const uint2*>(
+              p.work.outputs + (static_cast<int64_t>(row) * p.top_k + k0 + k) * p.hidden + channel));
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kSlots; ++k) {
+        if (k0 + k >= p.top_k) break;
+        total[0] += bf16_low(v[k].x), total[1] += bf16_high(v[k].x);
+        total[2] += bf16_low(v[k].y), total[3] += bf16_high(v[k].y);
+      }
+    }
+    if (p.sequence[row] < 0) continue;
+    *reinterpret_cast<uint2*>(p.y + at) =
+        make_uint2(pack_bf16(total[0] + bf16_low(last.x), total[1] + bf16_high(last.x)),
+                   pack_bf16(total[2] + bf16_low(last.y), total[3] + bf16_high(last.y)));
+  }
+}
 
 __global__ void __launch_bounds__(kThreads, 3) down_kernel(const __grid_constant__ DownParams p) {
-  SPARK_DYNAMIC_SHARED(uint8_t, shared);  // rings, then the rows' expert outputs [rows * top_k][16]
+  SPARK_DYNAMIC_SHARED(uint8_t, shared);  // rings
   launch_dependents();
-  wait_for_inputs();
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
   const int g = lane >> 2, t = lane & 3;
-  const int items = *p.work.item_count;
-  const size_t row_tile = static_cast<size_t>(blockIdx.x) * p.double_blocks;
+  // The work list was complete before this kernel could start (see gate_up_kernel): weights may travel.
+  const int items = load_shared_by_blocks(p.work.item_count);
+  const int64_t units = static_cast<int64_t>(items) * p.channel_groups;
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarps;
+  const int64_t me = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
+  const int first_unit = static_cast<int>(me * units / warps);
+  const int last_unit = static_cast<int>((me + 1) * units / warps);
+  if (first_unit >= last_unit) {
+    wait_for_inputs();
+    return;
+  }
   uint8_t* ring = shared + warp * kDownRingBytes;
-  float* outputs = reinterpret_cast<float*>(shared + kWarps * kDownRingBytes);
-  const auto item_at = [&](int i) { return i < items ? p.work.items[i] : ExpertItem{}; };
+  const auto item_at = [&](int i) {
+    return i < items ? load_shared_by_blocks(reinterpret_cast<const int4*>(p.work.items) + i) : int4{};
+  };
 
-  // The next tile to fetch; the item after its own is read one item ahead.
-  int fetch_index = warp, fetch_tile = 0, fetch_slot = 0;
-  ExpertItem fetch_item = item_at(warp), fetch_following = item_at(warp + kWarps);
-  const auto fetch_next = [&] {
-    if (fetch_item.count > 0) {
-      uint8_t* to = ring + fetch_slot * kDownStageBytes;
-      const size_t at = row_tile + static_cast<size_t>(fetch_tile);
-      copy_async_16(to + lane * 16,
-                    p.tiles + fetch_item.expert * p.matrix_bytes + at * kTileBytes + lane * 16);
-      if (lane < 2) {
-        copy_async_16(to + kDownScalesAt + lane * 16, p.scales + fetch_item.expert * p.matrix_scale_bytes +
-                                                          at * kFp4ScaleTileBytes + lane * 16);
+  // ---- fetching: weights of the first places, then, when the activations exist, those too.
+  using Place = ExpertPlace<1>;
+  const int steps = (p.double_blocks + 1) / 2;
+  const int blocks = p.blocks;
+  uint8_t* const ring_end = ring + kDownRingBytes;
+  int fetch_unit = first_unit, fetch_step = 0;
+  int fetch_item = first_unit / p.channel_groups;
+  int fetch_group = first_unit - fetch_item * p.channel_groups;
+  int4 next_item = item_at(fetch_item);
+  const uint8_t* weights = nullptr;  // of column step 0
+  const uint8_t* codes = nullptr;
+  const uint8_t* x_scales = nullptr;
+  bool row_valid = false;
+  const auto aim = [&] {
+    weights = p.stages + static_cast<size_t>(next_item.x) * p.expert_bytes +
+              static_cast<size_t>(fetch_group) * p.double_blocks * Place::kStageBytes + lane * 16;
+    row_valid = (g >> 2) < next_item.z;
+    const size_t position = static_cast<size_t>(next_item.y + (row_valid ? g >> 2 : 0));
+    codes = p.work.codes + position * p.codes_stride + (g & 3) * 32 + t * 8;
+    x_scales = p.work.scales + position * (p.codes_stride / 32);
+    if (++fetch_group == p.channel_groups) fetch_group = 0, next_item = item_at(++fetch_item);
+  };
+  const auto fetch_weights = [&](uint8_t* place, int step) {
+    fetch_expert_weights<1, false>(place,
+                                   weights + static_cast<uint64_t>(static_cast<uint32_t>(step)) * Place::kWeightBytes,
+                                   (p.double_blocks - 2 * step) * Place::kStageBytes);
+  };
+  const auto fetch_activations = [&](uint8_t* place) {
+    const uint64_t s = static_cast<uint32_t>(fetch_step);
+    const bool valid = row_valid && fetch_step * 4 + (g & 3) < blocks;
+    copy_async_8(place + Place::kCodesAt + lane * 8, valid ? codes + s * 128 : p.work.codes, valid);
+    copy_async_4_if(row_valid && (lane & 15) == 0, place + Place::kXScalesAt + (lane >> 4) * 4, x_scales + s * 4);
+  };
+  const auto advance = [&] {
+    if (++fetch_step == steps) {
+      fetch_step = 0;
+      if (++fetch_unit < last_unit) aim();
+    }
+  };
+  aim();
+  const int early = min(kDownPlaces - 1, steps);
+  for (int i = 0; i < early; ++i) fetch_weights(ring + i * Place::kBytes, i);
+  wait_for_inputs();
+  for (int i = 0; i < kDownPlaces - 1; ++i) {
+    if (fetch_unit < last_unit) {
+      uint8_t* place = ring + i * Place::kBytes;
+      if (i >= early) fetch_weights(place, fetch_step);
+      fetch_activations(place);
+      advance();
+    }
+    copy_async_commit();
+  }
+
+  // ---- computing
+  uint32_t mine[4];
+  own_block(mine);
+  uint8_t* at = ring;
+  uint8_t* used = ring_end - Place::kBytes;  // the place that was read last
+  int item_index = first_unit / p.channel_groups;
+  int group = first_unit - item_index * p.channel_groups;
+  int4 item = item_at(item_index);
+  for (int unit = first_unit; unit < last_unit; ++unit) {
+    const int destination = (t >> 1) < item.z ? p.work.destination[item.y + (t >> 1)] : -1;
+    float sum[2][2] = {};
+    for (int s = 0; s < steps; ++s) {
+      copy_async_wait<kDownPlaces - 2>();
+      __syncwarp();  // some of it was copied by other lanes; and all have read the place that is filled next
+      if (fetch_unit < last_unit) {
+        fetch_weights(used, fetch_step);
+        fetch_activations(used);
+        advance();
       }
-      if (g < fetch_item.count) {
-        const size_t position = static_cast<size_t>(fetch_item.first + g);
-        copy_async_16(to + kDownCodesAt + lane * 16,
-                      p.work.codes + position * p.codes_stride + fetch_tile * 64 + t * 16);
-        if (t == 0) {
-          copy_async_4(to + kDownXScalesAt + g * 4,
-                       p.work.scales + (position * (p.codes_stride / 64) + fetch_tile) * 4);
+      copy_async_commit();
+      multiply_expert_place<1>(sum, at, mine);
+      used = at;
+      at += Place::kBytes;
+      if (at == ring_end) at = ring;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float v = sum[i][h] + __shfl_xor_sync(~0u, sum[i][h], 1);
+        const int64_t channel = static_cast<int64_t>(group) * kDownChannels + i * 16 + h * 8 + g;
+        if ((t & 1) == 0 && destination >= 0 && channel < p.hidden) {
+          p.work.outputs[static_cast<int64_t>(destination) * p.hidden + channel] =
+              float_to_bf16(v * kFp4EmbedScale);
         }
       }
     }
-    copy_async_commit();
-    if (++fetch_slot == kDownStages) fetch_slot = 0;
-    if (++fetch_tile == p.double_blocks) {
-      fetch_tile = 0;
-      fetch_index += kWarps;
-      fetch_item = fetch_following;
-      fetch_following = item_at(fetch_index + kWarps);
+    __syncwarp();
+    uint32_t arrived = 0;
+    if (lane == 0) arrived = arrive(p.work.arrivals + group);
+    if (__shfl_sync(~0u, arrived, 0) == static_cast<uint32_t>(items - 1)) {
+      combine_channels(p, group);
+      if (lane == 0) p.work.arrivals[group] = 0;
     }
-  };
-#pragma unroll
-  for (int i = 0; i < kDownStages - 1; ++i) fetch_next();
-
-  int slot = 0;
-  ExpertItem following = item_at(warp);
-  for (int i = warp; i < items; i += kWarps) {
-    const ExpertItem item = following;
-    following = item_at(i + kWarps);
-    int destination[2];
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      destination[c] = 2 * t + c < item.count ? p.work.destination[item.first + 2 * t + c] : -1;
-    }
-    float sum[4] = {};
-    for (int tile = 0; tile < p.double_blocks; ++tile) {
-      copy_async_wait<kDownStages - 2>();
-      __syncwarp();  // scales were copied by other lanes
-      const uint8_t* at = ring + slot * kDownStageBytes;
-      const uint4 w = reinterpret_cast<const uint4*>(at)[lane];
-      const uint32_t s = reinterpret_cast<const uint32_t*>(at + kDownScalesAt)[g];
-      const uint4 x = reinterpret_cast<const uint4*>(at + kDownCodesAt)[lane];
-      const uint2 xs = reinterpret_cast<const uint2*>(at + kDownXScalesAt)[t];
-      if (++slot == kDownStages) slot = 0;
-      fetch_next();
-      // As scales of rows: blocks 0 and 1 of column 2t, then of column 2t + 1.
-      const RowScales scale = row_scales((xs.x & 0xFFFFu) | xs.y << 16);
-      const float x_scale[2][2] = {{scale.x0, scale.y0}, {scale.x1, scale.y1}};
-      fp4_tile_step(sum, w, s, x, x_scale);
-    }
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      if (destination[c] < 0) continue;
-      float* out = outputs + destination[c] * 16;
-      out[g] = round_to_bf16(sum[c] * kFp4EmbedScale);
-      out[g + 8] = round_to_bf16(sum[2 + c] * kFp4EmbedScale);
-    }
-  }
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < p.rows * 16; i += kThreads) {
-    const int row = i / 16;
-    const int64_t channel = static_cast<int64_t>(blockIdx.x) * 16 + (i & 15);
-    if (channel >= p.hidden || p.sequence[row] < 0) continue;
-    float total = 0.0f;
-    for (int k = 0; k < p.top_k; ++k) total += outputs[(row * p.top_k + k) * 16 + (i & 15)];
-    total += bf16_to_float(p.shared_expert[static_cast<int64_t>(row) * p.hidden + channel]);
-    p.y[static_cast<int64_t>(row) * p.hidden + channel] = float_to_bf16(total);
+    if (++group == p.channel_groups) group = 0, item = item_at(++item_index);
   }
 }
 
@@ -405,56 +633,66 @@ __global__ void swiglu_kernel(const uint16_t* gate, const uint16_t* up, int64_t 
 }  // namespace
 
 int64_t expert_codes_stride(int64_t width) {
-  return round_up(width, kFp4TileCols);
+  return round_up(width, 128);
 }
 
 void launch_expert_plan(const Launch& on, const ExpertsArgs& args, int first_row, int rows, int experts,
-                        const ExpertWorkspace& work) {
+                        const ExpertWorkspace& work, const RouteArgs* route) {
   if (experts > kMaxPlanExperts || rows * args.top_k > kPlanThreads) {
     throw Error(std::to_string(experts) + " experts, top " + std::to_string(args.top_k), "CUDA backend",
                 "at most 512 experts and top 10");
   }
-  launch_kernel(on, plan_kernel, dim3(1), kPlanThreads, 0, 1,
-                args.ids + static_cast<int64_t>(first_row) * args.top_k, args.step.sequence + first_row, rows,
-                args.top_k, experts, work);
+  PlanParams p = {};
+  p.ids = args.ids + static_cast<int64_t>(first_row) * args.top_k;
+  p.sequence = args.step.sequence + first_row;
+  p.weights = args.weights + static_cast<int64_t>(first_row) * args.top_k;
+  p.x_scales = args.x_q.scales + static_cast<int64_t>(first_row) * (args.hidden / 32);
+  p.rows = rows;
+  p.top_k = args.top_k;
+  p.experts = experts;
+  p.x_blocks = args.hidden / 32;
+  p.work = work;
+  if (route != nullptr) {
+    p.route = route_params(*route);
+    launch_kernel(on, route_plan_kernel, dim3(1), kPlanThreads, 0, 1, p);
+  } else {
+    launch_kernel(on, plan_kernel, dim3(1), kPlanThreads, 0, 1, p);
+  }
 }
 
 void launch_expert_gate_up(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
                            const PreparedExperts& bank, const ExpertWorkspace& work) {
   GateUpParams p = {};
-  p.tiles = bank.gate_up;
-  p.scales = bank.gate_up_scales;
-  p.matrix_bytes = static_cast<size_t>(prepared_bytes(Layout::kFp4, bank.width, bank.hidden));
-  p.matrix_scale_bytes = static_cast<size_t>(fp4_scale_bytes(bank.width, bank.hidden));
+  p.stages = bank.gate_up;
+  p.expert_bytes = static_cast<size_t>(2 * prepared_bytes(Layout::kFp4, bank.width, bank.hidden));
   p.x_codes = args.x_q.codes + static_cast<int64_t>(first_row) * args.hidden;
-  p.x_scales = args.x_q.scales + static_cast<int64_t>(first_row) * (args.hidden / 32);
-  p.weights = args.weights + static_cast<int64_t>(first_row) * args.top_k;
   p.hidden = static_cast<int>(bank.hidden);
-  p.top_k = args.top_k;
   p.double_blocks = static_cast<int>(ceil_div(bank.hidden, kFp4TileCols));
+  p.column_blocks = static_cast<int>(bank.width / 32);
   p.codes_stride = static_cast<int>(expert_codes_stride(bank.width));
   p.limit = args.limit;
   p.work = work;
-  // The partial sums need 4 KiB in the place of the codes.
-  const size_t shared =
-      kWarps * kGateUpRingBytes +
-      std::max<size_t>(static_cast<size_t>(p.double_blocks) * (512 + 16 * sizeof(float)), 4096);
-  if (shared > on.device.shared_bytes - 1024) {
-    throw Error("experts of hidden width " + std::to_string(bank.hidden), "CUDA backend",
-                "the rows of a work item must fit in shared memory");
+  const int64_t most = std::min<int64_t>(int64_t{rows} * args.top_k * p.column_blocks,
+                                         on.device.multiprocessors);
+  const auto with = [&](auto shape, auto kernel) {
+    launch_kernel(on, kernel, dim3(static_cast<unsigned>(most)), decltype(shape)::kThreads,
+                  decltype(shape)::kSharedBytes, 1, p);
+  };
+  // Ten warps share the real width's forty places evenly. An H200 has room for this and for two blocks of the
+  // down projection beside it; GB10 for less.
+  if (GateUpShape<10, 3>::kSharedBytes < on.device.shared_bytes - 1024) {
+    const bool whole = bank.hidden % 128 == 0;
+    with(GateUpShape<10, 3>{}, whole ? gate_up_kernel<10, 3, true> : gate_up_kernel<10, 3, false>);
+  } else {
+    with(GateUpShape<8, 2>{}, gate_up_kernel<8, 2, false>);
   }
-  launch_kernel(on, gate_up_kernel,
-                dim3(static_cast<unsigned>(bank.width / 32), static_cast<unsigned>(rows * args.top_k)),
-                kThreads, shared, 1, p);
 }
 
 void launch_expert_down(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
                         const PreparedExperts& bank, const ExpertWorkspace& work, const uint16_t* shared) {
   DownParams p = {};
-  p.tiles = bank.down;
-  p.scales = bank.down_scales;
-  p.matrix_bytes = static_cast<size_t>(prepared_bytes(Layout::kFp4, bank.hidden, bank.width));
-  p.matrix_scale_bytes = static_cast<size_t>(fp4_scale_bytes(bank.hidden, bank.width));
+  p.stages = bank.down;
+  p.expert_bytes = static_cast<size_t>(prepared_bytes(Layout::kFp4, bank.hidden, bank.width));
   p.sequence = args.step.sequence + first_row;
   p.shared_expert = shared;
   p.y = args.y + static_cast<int64_t>(first_row) * args.hidden;
@@ -462,10 +700,14 @@ void launch_expert_down(const Launch& on, const ExpertsArgs& args, int first_row
   p.hidden = static_cast<int>(bank.hidden);
   p.top_k = args.top_k;
   p.double_blocks = static_cast<int>(ceil_div(bank.width, kFp4TileCols));
+  p.blocks = static_cast<int>(bank.width / 32);
+  p.channel_groups = static_cast<int>(ceil_div(bank.hidden, kDownChannels));
   p.codes_stride = static_cast<int>(expert_codes_stride(bank.width));
   p.work = work;
-  launch_kernel(on, down_kernel, dim3(static_cast<unsigned>(ceil_div(bank.hidden, kTileRows))), kThreads,
-                kWarps * kDownRingBytes + static_cast<size_t>(rows) * args.top_k * 16 * sizeof(float), 1, p);
+  const int64_t most = ceil_div(int64_t{rows} * args.top_k * p.channel_groups, kWarps);
+  launch_kernel(on, down_kernel,
+                dim3(static_cast<unsigned>(std::min<int64_t>(most, 3 * on.device.multiprocessors))), kThreads,
+                kWarps * kDownRingBytes, 1, p);
 }
 
 void launch_swiglu_quantise(const Launch& on, const uint16_t* gate, const uint16_t* up, int rows,

@@ -108,8 +108,10 @@ __device__ __forceinline__ uint32_t load_stream(const uint32_t* p) {
   return v;
 }
 
-__device__ __forceinline__ void copy_async_8(void* to_shared, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to_shared)), "l"(from)
+// Copies 8 bytes, or writes 8 zero bytes when `valid` is false.
+__device__ __forceinline__ void copy_async_8(void* to_shared, const void* from, bool valid = true) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(to_shared)), "l"(from),
+               "r"(valid ? 8 : 0)
                : "memory");
 }
 // Copies 16 bytes, or writes 16 zero bytes when `valid` is false.
@@ -122,6 +124,29 @@ __device__ __forceinline__ void copy_async_4(void* to_shared, const void* from) 
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to_shared)), "l"(from)
                : "memory");
 }
+// The same if `run`, without a branch: compilers put dummy loads before every group of copies that a branch
+// separates.
+__device__ __forceinline__ void copy_async_16_if(bool run, void* to_shared, const void* from, bool valid) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %2, 0; @p cp.async.cg.shared.global [%0], [%1], 16, %3; }" ::"r"(
+          shared_address(to_shared)),
+      "l"(from), "r"(static_cast<int>(run)), "r"(valid ? 16 : 0)
+      : "memory");
+}
+__device__ __forceinline__ void copy_async_8_if(bool run, void* to_shared, const void* from, bool valid) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %2, 0; @p cp.async.ca.shared.global [%0], [%1], 8, %3; }" ::"r"(
+          shared_address(to_shared)),
+      "l"(from), "r"(static_cast<int>(run)), "r"(valid ? 8 : 0)
+      : "memory");
+}
+__device__ __forceinline__ void copy_async_4_if(bool run, void* to_shared, const void* from) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %2, 0; @p cp.async.ca.shared.global [%0], [%1], 4; }" ::"r"(
+          shared_address(to_shared)),
+      "l"(from), "r"(static_cast<int>(run))
+      : "memory");
+}
 // Copies of a thread since its last commit form a group; groups end in order.
 __device__ __forceinline__ void copy_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -130,6 +155,20 @@ __device__ __forceinline__ void copy_async_commit() {
 template <int kPending>
 __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Data of other blocks of the same kernel: from L2, past this multiprocessor's L1.
+template <class T>
+__device__ __forceinline__ T load_shared_by_blocks(const T* p) {
+  return __ldcg(p);
+}
+
+// Adds one and returns the count before. What this thread's warp wrote before its last __syncwarp() is seen by
+// whoever counts later, and what earlier ones wrote by this warp after its next exchange.
+__device__ __forceinline__ uint32_t arrive(uint32_t* counter) {
+  uint32_t before;
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  return before;
 }
 
 // ---- programmatic dependent launch

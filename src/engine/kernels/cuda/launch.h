@@ -10,6 +10,7 @@
 #include "common/error.h"
 #include "engine/kernels/backend.h"
 #include "engine/kernels/cuda/plan/linear_plan.h"
+#include "engine/kernels/cuda/plan/tiles.h"
 
 namespace spark::engine::cuda {
 
@@ -98,7 +99,7 @@ struct PreparedWeight {
   int64_t rows = 0;
   int64_t cols = 0;
   const uint8_t* tiles = nullptr;
-  const uint8_t* scales = nullptr;  // FP8: UE8M0 [ceil(rows/32)][blocks]; FP4: see fp4_scale_offset
+  const uint8_t* scales = nullptr;  // FP8: UE8M0 [ceil(rows/32)][blocks]; FP4: among the tiles, see Fp4Stages
   // Packed BF16: the exceptions of row n are entries offsets[n] .. offsets[n + 1] - 1: column << 16 | value.
   const uint32_t* exception_offsets = nullptr;
   const uint32_t* exceptions = nullptr;
@@ -108,14 +109,15 @@ struct PreparedWeight {
 };
 
 int64_t prepared_bytes(Layout layout, int64_t rows, int64_t cols);
-int64_t fp4_scale_bytes(int64_t rows, int64_t cols);
 
 // Raw checkpoint form -> tiles. `tiles` and the scales lie in zeroed memory of prepared_bytes /
 // fp4_scale_bytes.
 void launch_prepare_fp8(const Launch& on, const uint8_t* raw, int64_t rows, int64_t cols, uint8_t* tiles);
 void launch_prepare_bf16(const Launch& on, const uint16_t* raw, int64_t rows, int64_t cols, uint8_t* tiles);
 void launch_prepare_fp4(const Launch& on, const uint8_t* raw, const uint8_t* raw_scales, int64_t rows,
-                        int64_t cols, uint8_t* tiles, uint8_t* scales);
+                        int64_t cols, const Fp4Stages& at, int matrix, uint8_t* stages);
+void launch_fill_fp4(const Launch& on, uint8_t* to, int64_t bytes, int matrices, uint64_t seed, uint32_t low,
+                     uint32_t span);
 // Packing: histogram of exponents [257] (256: zeros), then codes, and the exceptions of each row (count, then
 // fill).
 void launch_count_exponents(const Launch& on, const uint16_t* raw, int64_t elements, uint64_t* histogram);
@@ -143,7 +145,9 @@ struct StreamGemmParams {
   size_t tile_stride = 0;  // bytes of a row tile
   const uint8_t* x_codes = nullptr;
   const uint8_t* x_scales = nullptr;
-  const uint16_t* x = nullptr;
+  const uint16_t* x = nullptr;  // with FP8 activations: quantised on the way instead of x_codes
+  uint8_t* quantised_codes = nullptr;   // where that quantised form goes, for others to read
+  uint8_t* quantised_scales = nullptr;
   int64_t x_stride = 0;  // elements between rows
   int rows = 0;
   int cols = 0;
@@ -158,6 +162,10 @@ struct StreamGemmParams {
   uint32_t reduce_offset = 0;
   bool persistent = false;
   int64_t out = 0;  // weight rows
+  // A second weight of the same shape for the same rows, in the same launch.
+  const uint8_t* second_tiles = nullptr;
+  const uint8_t* second_scales = nullptr;
+  uint16_t* second_y = nullptr;
   int rows_per_group = 0;
   int groups = 1;
   uint16_t* y = nullptr;
@@ -197,34 +205,40 @@ struct PreparedExperts {
   int64_t hidden = 0;
   int64_t width = 0;
   // One run of memory per matrix kind, expert after expert.
-  const uint8_t* gate_up = nullptr;  // tiles of w1, then of w3
-  const uint8_t* gate_up_scales = nullptr;
-  const uint8_t* down = nullptr;
-  const uint8_t* down_scales = nullptr;
+  const uint8_t* gate_up = nullptr;  // stages of w1 and w3 together
+  const uint8_t* down = nullptr;     // stages of w2
 };
 
-constexpr int kExpertRows = 8;  // rows of a work item
+constexpr int kExpertRows = 2;  // rows of a work item
 
-struct ExpertItem {
+struct alignas(16) ExpertItem {
   int32_t expert = 0;
   int32_t first = 0;  // in the sorted assignments
   int32_t count = 0;
+  int32_t unused = 0;
 };
 
-// Workspace of one launch of at most kMaxLinearRows rows.
+// Workspace of one launch of at most kMaxLinearRows rows; assignments are (row, slot), sorted by expert.
 struct ExpertWorkspace {
   int32_t* item_count = nullptr;
   ExpertItem* items = nullptr;    // [rows * top_k]
-  int32_t* assignment = nullptr;  // [rows * top_k] sorted by expert: row * top_k + slot
-  int32_t* destination =
-      nullptr;                // [rows * top_k] in the same order: row * top_k + place among the row's experts
-  uint8_t* codes = nullptr;   // [rows * top_k][padded width], down_activation_offset order
-  uint8_t* scales = nullptr;  // [rows * top_k][padded width / 64][4]: two scales, two unused bytes
+  int32_t* item_row = nullptr;    // [rows * top_k][kExpertRows]: row of the step, or -1
+  float* item_weight = nullptr;   // [rows * top_k][kExpertRows]: routing weight
+  int32_t* destination = nullptr; // [rows * top_k] by assignment: row * top_k + place among the row's experts
+  uint32_t* x_scales = nullptr;   // [rows][hidden / 128, rounded up]: the rows' scales, four in a word
+  uint8_t* codes = nullptr;       // [rows * top_k][padded width]
+  uint8_t* scales = nullptr;      // [rows * top_k][padded width / 32]
+  uint16_t* outputs = nullptr;    // BF16 [rows * top_k][hidden] by destination
+  uint32_t* arrivals = nullptr;   // [hidden / kDownChannels]: zero between launches
 };
 
+constexpr int kDownChannels = 32;  // output channels of a unit of work of the down projection
+
 int64_t expert_codes_stride(int64_t width);
+// With `route` the router runs first, in the same launch: at most kRoutedPlanRows rows.
+constexpr int kRoutedPlanRows = 16;
 void launch_expert_plan(const Launch& on, const ExpertsArgs& args, int first_row, int rows, int experts,
-                        const ExpertWorkspace& work);
+                        const ExpertWorkspace& work, const RouteArgs* route = nullptr);
 void launch_expert_gate_up(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
                            const PreparedExperts& bank, const ExpertWorkspace& work);
 // `shared` is the shared expert's output, BF16 [rows][hidden], of the rows from first_row on.
@@ -233,6 +247,8 @@ void launch_expert_down(const Launch& on, const ExpertsArgs& args, int first_row
 // t = silu(gate) * up with the clamps, quantised per 32: gate and up are BF16 [rows][width].
 void launch_swiglu_quantise(const Launch& on, const uint16_t* gate, const uint16_t* up, int rows,
                             int64_t width, float limit, const QuantisedRows& out);
+struct RouteParams;
+RouteParams route_params(const RouteArgs& args);
 void launch_route(const Launch& on, const RouteArgs& args);
 
 // ---- rows and streams
@@ -240,6 +256,8 @@ void launch_route(const Launch& on, const RouteArgs& args);
 
 void launch_quantise(const Launch& on, const QuantiseArgs& args);
 void launch_rms_norm(const Launch& on, const RmsNormArgs& args);
+// Two norms of the same rows in one launch.
+void launch_rms_norms(const Launch& on, const RmsNormArgs& first, const RmsNormArgs& second);
 void launch_embed(const Launch& on, const EmbedArgs& args, const PreparedWeight& table);
 void launch_gather_rows(const Launch& on, const GatherRowsArgs& args);
 constexpr int kMixOutputs = 25;  // 24 dot products and the sum of squares
@@ -247,6 +265,8 @@ int mhc_mix_chunks(int64_t columns);
 void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixArgs& args, const float* fn,
                     float* workspace);  // workspace: [rows][kMixOutputs][chunks]
 void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args);
+// Expand, then collapse of the new streams, in one launch.
+void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args);
 void launch_mhc_expand(const Launch& on, const MhcExpandArgs& args);
 void launch_stream_mean(const Launch& on, const StreamMeanArgs& args);
 void launch_engram_dequantise(const Launch& on, const EngramDequantiseArgs& args);
@@ -258,6 +278,7 @@ void launch_engram_inject(const Launch& on, const EngramInjectArgs& args);
 void launch_rope_angles(const Launch& on, const RopeAnglesArgs& args);
 void launch_rope(const Launch& on, const RopeArgs& args);
 void launch_window_write(const Launch& on, const WindowWriteArgs& args);
+void launch_rope_and_window_write(const Launch& on, const RopeArgs& rope, const WindowWriteArgs& args);
 void launch_pool_pairs(const Launch& pool, const Launch& store, const PoolPairsArgs& args);
 void launch_entry_write(const Launch& on, const EntryWriteArgs& args);
 void launch_sparse_attention(const Launch& on, const SparseAttentionArgs& args);

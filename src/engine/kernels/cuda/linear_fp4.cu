@@ -7,8 +7,7 @@ namespace spark::engine::cuda {
 namespace {
 
 __global__ void __launch_bounds__(32)
-    linear_fp4_kernel(const uint4* tiles, const uint32_t* tile_scales, const uint8_t* codes,
-                      const uint8_t* scales, int rows, int64_t out, int blocks, uint16_t* y, float* y_f32,
+    linear_fp4_kernel(const uint8_t* stages, const uint8_t* codes, const uint8_t* scales, int rows, int64_t out, int blocks, uint16_t* y, float* y_f32,
                       int64_t y_stride) {
   launch_dependents();
   wait_for_inputs();
@@ -18,7 +17,12 @@ __global__ void __launch_bounds__(32)
   const int double_blocks = (blocks + 1) / 2;
   float sum[4] = {};
   for (int tile = 0; tile < double_blocks; ++tile) {
-    const size_t at = static_cast<size_t>(blockIdx.x) * double_blocks + tile;
+    const int which = static_cast<int>(blockIdx.x & 1);
+    const uint8_t* stage =
+        stages + (static_cast<size_t>(blockIdx.x / 2) * double_blocks + tile) * fp4_stage_bytes(1);
+    const uint4 w = reinterpret_cast<const uint4*>(stage + which * kTileBytes)[lane];
+    const uint32_t w_scales =
+        reinterpret_cast<const uint32_t*>(stage + 2 * kTileBytes + which * kFp4ScaleTileBytes)[g];
     uint2 x[2] = {};
     float x_scale[2][2] = {};
     for (int b = 0; b < 2; ++b) {
@@ -33,8 +37,10 @@ __global__ void __launch_bounds__(32)
         if (m < rows) x_scale[b][c] = ue8m0_to_float(scales[static_cast<size_t>(m) * blocks + block]);
       }
     }
-    fp4_tile_step(sum, tiles[at * 32 + lane], tile_scales[at * 8 + g],
-                  make_uint4(x[0].x, x[0].y, x[1].x, x[1].y), x_scale);
+    uint32_t b[8];
+    fp4_activations(make_uint4(x[0].x, x[0].y, x[1].x, x[1].y), b);
+    fp4_tile_step(sum, w, w_scales, b,
+                  {x_scale[0][0], x_scale[1][0], x_scale[0][1], x_scale[1][1]});
   }
 #pragma unroll
   for (int q = 0; q < 4; ++q) {
@@ -56,8 +62,7 @@ void launch_linear_fp4(const Launch& on, const LinearArgs& args, const PreparedW
   launch_kernel(on, linear_fp4_kernel,
                 dim3(static_cast<unsigned>(ceil_div(weight.rows, kTileRows)),
                      static_cast<unsigned>(ceil_div(args.rows, 8))),
-                32, 0, 1, reinterpret_cast<const uint4*>(weight.tiles),
-                reinterpret_cast<const uint32_t*>(weight.scales), args.x_q.codes, args.x_q.scales, args.rows,
+                32, 0, 1, weight.tiles, args.x_q.codes, args.x_q.scales, args.rows,
                 weight.rows, static_cast<int>(weight.cols / 32), args.y, args.y_f32, args.y_stride);
 }
 

@@ -39,19 +39,33 @@ __global__ void prepare_bf16_kernel(const uint16_t* raw, int64_t rows, int64_t c
 
 // One thread per eight columns: they share a word.
 __global__ void prepare_fp4_kernel(const uint32_t* raw, const uint8_t* raw_scales, int64_t rows, int64_t cols,
-                                   uint32_t* tiles, uint8_t* scales) {
+                                   Fp4Stages at, int matrix, uint8_t* stages) {
   const int64_t i = thread_index();
   const int64_t row = i / (cols / 8);
   const int64_t col = (i % (cols / 8)) * 8;
   if (row >= rows) return;
-  const int64_t double_blocks = ceil_div(cols, kFp4TileCols);
   const uint32_t codes = raw[i];
   uint32_t word = 0;
+#pragma unroll
   for (int element = 0; element < 8; ++element)
-    word |= fp4_place_code((codes >> (4 * element)) & 15u, element);
-  tiles[fp4_tile_word(row, col, double_blocks)] = word;
+    word ^= fp4_place_code((codes >> (4 * element)) & 15u, element);
+  *reinterpret_cast<uint32_t*>(stages + fp4_word_offset(row, col, at, matrix)) = word;
   if (col % 32 == 0)
-    scales[fp4_scale_offset(row, col / 32, double_blocks)] = raw_scales[row * (cols / 32) + col / 32];
+    stages[fp4_scale_offset(row, col / 32, at, matrix)] = raw_scales[row * (cols / 32) + col / 32];
+}
+
+// Any bytes are tiles; scales are in [low, low + span).
+__global__ void fill_fp4_kernel(uint8_t* to, int64_t words, int matrices, uint64_t seed, uint32_t low,
+                                uint32_t span) {
+  for (int64_t i = thread_index(); i < words; i += static_cast<int64_t>(gridDim.x) * kThreads) {
+    uint64_t v = mix64(seed + static_cast<uint64_t>(i) * 0x9E3779B97F4A7C15u);
+    if (i * 8 % fp4_stage_bytes(matrices) >= matrices * 2 * kTileBytes) {
+      uint64_t w = 0;
+      for (int b = 0; b < 64; b += 8) w |= static_cast<uint64_t>(low + ((v >> b) & 255u) % span) << b;
+      v = w;
+    }
+    reinterpret_cast<uint64_t*>(to)[i] = v;
+  }
 }
 
 __global__ void count_exponents_kernel(const uint16_t* raw, int64_t elements, unsigned long long* histogram) {
@@ -180,13 +194,9 @@ int64_t prepared_bytes(Layout layout, int64_t rows, int64_t cols) {
     case Layout::kPlainBf16:
       return rows * cols * 2;
     case Layout::kFp4:
-      return padded_row_tiles(rows) * ceil_div(cols, kFp4TileCols) * kTileBytes;
+      return padded_row_tiles(rows) / 2 * ceil_div(cols, kFp4TileCols) * fp4_stage_bytes(1);
   }
   return 0;
-}
-
-int64_t fp4_scale_bytes(int64_t rows, int64_t cols) {
-  return padded_row_tiles(rows) * ceil_div(cols, kFp4TileCols) * kFp4ScaleTileBytes;
 }
 
 void launch_prepare_fp8(const Launch& on, const uint8_t* raw, int64_t rows, int64_t cols, uint8_t* tiles) {
@@ -200,10 +210,16 @@ void launch_prepare_bf16(const Launch& on, const uint16_t* raw, int64_t rows, in
 }
 
 void launch_prepare_fp4(const Launch& on, const uint8_t* raw, const uint8_t* raw_scales, int64_t rows,
-                        int64_t cols, uint8_t* tiles, uint8_t* scales) {
+                        int64_t cols, const Fp4Stages& at, int matrix, uint8_t* stages) {
   launch_kernel(on, prepare_fp4_kernel, dim3(blocks_for(rows * cols / 8)), kThreads, 0, 1,
-                reinterpret_cast<const uint32_t*>(raw), raw_scales, rows, cols,
-                reinterpret_cast<uint32_t*>(tiles), scales);
+                reinterpret_cast<const uint32_t*>(raw), raw_scales, rows, cols, at, matrix, stages);
+}
+
+void launch_fill_fp4(const Launch& on, uint8_t* to, int64_t bytes, int matrices, uint64_t seed, uint32_t low,
+                     uint32_t span) {
+  launch_kernel(on, fill_fp4_kernel,
+                dim3(static_cast<unsigned>(std::min<int64_t>(132 * 8, ceil_div(bytes / 8, kThreads)))),
+                kThreads, 0, 1, to, bytes / 8, matrices, seed, low, span);
 }
 
 void launch_count_exponents(const Launch& on, const uint16_t* raw, int64_t elements, uint64_t* histogram) {

@@ -6,47 +6,6 @@
 namespace spark::engine::cuda {
 namespace {
 
-// A thread owns eight adjacent channels, four threads a block of 32.
-struct Eight {
-  float v[8];
-};
-
-__device__ __forceinline__ Eight load_eight(const uint16_t* p) {
-  const uint4 w = *reinterpret_cast<const uint4*>(p);
-  return {{bf16_low(w.x), bf16_high(w.x), bf16_low(w.y), bf16_high(w.y), bf16_low(w.z), bf16_high(w.z),
-           bf16_low(w.w), bf16_high(w.w)}};
-}
-
-__device__ __forceinline__ void store_eight(uint16_t* p, const Eight& e) {
-  *reinterpret_cast<uint4*>(p) = make_uint4(pack_bf16(e.v[0], e.v[1]), pack_bf16(e.v[2], e.v[3]),
-                                            pack_bf16(e.v[4], e.v[5]), pack_bf16(e.v[6], e.v[7]));
-}
-
-// Quantises the 32-block of which this quad of lanes holds eight BF16-rounded channels each. Whole warps must
-// call.
-struct EightCodes {
-  uint2 codes;
-  uint8_t scale;
-};
-
-__device__ __forceinline__ EightCodes quantise_eight(const Eight& e) {
-  uint32_t largest = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) largest = max(largest, __float_as_uint(e.v[i]) & 0x7FFFFFFFu);
-  largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
-  largest = max(largest, __shfl_xor_sync(~0u, largest, 2));
-  const uint32_t byte = fp8_block_scale(__uint_as_float(largest));
-  uint32_t packed[2] = {0, 0};
-  if (byte != 255) {
-    const float inverse = ue8m0_inverse(byte);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      packed[i / 2] |= floats_to_e4m3x2(e.v[2 * i] * inverse, e.v[2 * i + 1] * inverse) << (16 * (i & 1));
-    }
-  }
-  return {make_uint2(packed[0], packed[1]), static_cast<uint8_t>(byte)};
-}
-
 __global__ void quantise_kernel(const uint16_t* x, int64_t total, uint8_t* codes, uint8_t* scales) {
   launch_dependents();
   wait_for_inputs();
@@ -63,7 +22,7 @@ constexpr int kMaxPieces = 2;  // eight-channel pieces of a thread: rows of up t
 
 // Norm of a row held as pieces of eight BF16-rounded channels, then output and its quantised form.
 __device__ __forceinline__ void normalise_row(Eight (&piece)[kMaxPieces], int pieces, int cols, float eps,
-                                              const uint16_t* weight, uint16_t* y, uint8_t* codes,
+                                              const uint4 (&weight)[kMaxPieces], uint16_t* y, uint8_t* codes,
                                               uint8_t* scales, float* scratch) {
   const int threads = static_cast<int>(blockDim.x);
   float squares = 0.0f;
@@ -83,7 +42,7 @@ __device__ __forceinline__ void normalise_row(Eight (&piece)[kMaxPieces], int pi
     const bool valid = index < pieces;
     Eight out = {};
     if (valid) {
-      const Eight w = load_eight(weight + index * 8);
+      const Eight w = unpack_eight(weight[j]);
 #pragma unroll
       for (int i = 0; i < 8; ++i) out.v[i] = round_to_bf16(w.v[i] * (piece[j].v[i] * rs));
       if (y != nullptr) store_eight(y + index * 8, out);
@@ -96,34 +55,100 @@ __device__ __forceinline__ void normalise_row(Eight (&piece)[kMaxPieces], int pi
   }
 }
 
+// The norm's weight, which may be read before the inputs exist.
+__device__ __forceinline__ void load_norm_weight(const uint16_t* weight, int pieces,
+                                                 uint4 (&to)[kMaxPieces]) {
+#pragma unroll
+  for (int j = 0; j < kMaxPieces; ++j) {
+    const int index = j * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+    to[j] = index < pieces ? __ldg(reinterpret_cast<const uint4*>(weight) + index) : make_uint4(0, 0, 0, 0);
+  }
+}
+
+struct NormParams {
+  const uint16_t* x;
+  int64_t x_stride;
+  int cols;
+  float eps;
+  const uint16_t* weight;
+  uint16_t* y;
+  uint8_t* codes;
+  uint8_t* scales;
+};
+
+// One block per row and norm.
 __global__ void __launch_bounds__(1024)
-    rms_norm_kernel(const uint16_t* x, int64_t x_stride, int cols, float eps, const uint16_t* weight,
-                    uint16_t* y, uint8_t* codes, uint8_t* scales) {
+    rms_norm_kernel(const __grid_constant__ NormParams first, const __grid_constant__ NormParams second) {
   __shared__ float scratch[32];
   launch_dependents();
-  wait_for_inputs();
+  const NormParams& p = blockIdx.y == 0 ? first : second;
   const int64_t row = blockIdx.x;
-  const int pieces = cols / 8;
+  const int pieces = p.cols / 8;
+  uint4 weight[kMaxPieces];
+  load_norm_weight(p.weight, pieces, weight);
+  wait_for_inputs();
   Eight piece[kMaxPieces] = {};
 #pragma unroll
   for (int j = 0; j < kMaxPieces; ++j) {
     const int index = j * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
-    if (index < pieces) piece[j] = load_eight(x + row * x_stride + index * 8);
+    if (index < pieces) piece[j] = load_eight(p.x + row * p.x_stride + index * 8);
   }
-  normalise_row(piece, pieces, cols, eps, weight, y == nullptr ? nullptr : y + row * cols,
-                codes == nullptr ? nullptr : codes + row * cols,
-                codes == nullptr ? nullptr : scales + row * (cols / 32), scratch);
+  normalise_row(piece, pieces, p.cols, p.eps, weight, p.y == nullptr ? nullptr : p.y + row * p.cols,
+                p.codes == nullptr ? nullptr : p.codes + row * p.cols,
+                p.codes == nullptr ? nullptr : p.scales + row * (p.cols / 32), scratch);
 }
 
-__global__ void __launch_bounds__(1024)
-    collapse_kernel(const uint16_t* h, const float* pre, int hidden, float eps, const uint16_t* weight,
-                    uint16_t* u, uint16_t* x, uint8_t* codes, uint8_t* scales) {
+struct CollapseParams {
+  const uint16_t* h;
+  const float* pre;
+  int hidden;
+  float eps;
+  const uint16_t* weight;
+  uint16_t* u;
+  uint16_t* x;
+  uint8_t* codes;
+  uint8_t* scales;
+  // Of the expansion before it.
+  const uint16_t* y;
+  const float* post;
+  const float* comb;
+  uint16_t* expanded;  // h
+};
+
+// The new streams of eight channels: h[j] = round(post[j] * y + sum_i comb[i][j] * h[i]).
+template <int kStreams>
+__device__ __forceinline__ void expand_eight(const Eight& y, const float* post, const float* comb,
+                                             Eight (&stream)[kStreams]) {
+  Eight out[kStreams];
+#pragma unroll
+  for (int j = 0; j < kStreams; ++j) {
+    float c[kStreams];
+#pragma unroll
+    for (int k = 0; k < kStreams; ++k) c[k] = comb[k * kStreams + j];
+    const float p = post[j];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float mixed = c[0] * stream[0].v[i];
+#pragma unroll
+      for (int k = 1; k < kStreams; ++k) mixed = fmaf(c[k], stream[k].v[i], mixed);
+      out[j].v[i] = round_to_bf16(p * y.v[i] + mixed);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kStreams; ++j) stream[j] = out[j];
+}
+
+// One block per row.
+template <bool kExpand>
+__global__ void __launch_bounds__(1024) collapse_kernel(const __grid_constant__ CollapseParams p) {
   __shared__ float scratch[32];
   launch_dependents();
-  wait_for_inputs();
   const int64_t row = blockIdx.x;
-  const int pieces = hidden / 8;
-  const float4 mix = *reinterpret_cast<const float4*>(pre + row * 4);
+  const int pieces = p.hidden / 8;
+  uint4 weight[kMaxPieces];
+  load_norm_weight(p.weight, pieces, weight);
+  wait_for_inputs();
+  const float4 mix = *reinterpret_cast<const float4*>(p.pre + row * 4);
   const float m[4] = {mix.x, mix.y, mix.z, mix.w};
   Eight piece[kMaxPieces] = {};
 #pragma unroll
@@ -132,7 +157,13 @@ __global__ void __launch_bounds__(1024)
     if (index >= pieces) continue;
     Eight stream[4];
 #pragma unroll
-    for (int k = 0; k < 4; ++k) stream[k] = load_eight(h + (row * 4 + k) * hidden + index * 8);
+    for (int k = 0; k < 4; ++k) stream[k] = load_eight(p.h + (row * 4 + k) * p.hidden + index * 8);
+    if constexpr (kExpand) {
+      const Eight y = load_eight(p.y + row * p.hidden + index * 8);
+      expand_eight<4>(y, p.post + row * 4, p.comb + row * 16, stream);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) store_eight(p.expanded + (row * 4 + k) * p.hidden + index * 8, stream[k]);
+    }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       float sum = m[0] * stream[0].v[i];
@@ -140,11 +171,11 @@ __global__ void __launch_bounds__(1024)
       for (int k = 1; k < 4; ++k) sum = fmaf(m[k], stream[k].v[i], sum);
       piece[j].v[i] = round_to_bf16(sum);
     }
-    if (u != nullptr) store_eight(u + row * hidden + index * 8, piece[j]);
+    if (p.u != nullptr) store_eight(p.u + row * p.hidden + index * 8, piece[j]);
   }
-  normalise_row(piece, pieces, hidden, eps, weight, x == nullptr ? nullptr : x + row * hidden,
-                codes == nullptr ? nullptr : codes + row * hidden,
-                codes == nullptr ? nullptr : scales + row * (hidden / 32), scratch);
+  normalise_row(piece, pieces, p.hidden, p.eps, weight, p.x == nullptr ? nullptr : p.x + row * p.hidden,
+                p.codes == nullptr ? nullptr : p.codes + row * p.hidden,
+                p.codes == nullptr ? nullptr : p.scales + row * (p.hidden / 32), scratch);
 }
 
 template <int kStreams>
@@ -159,22 +190,9 @@ __global__ void expand_kernel(const uint16_t* y, const float* post, const float*
   Eight stream[kStreams];
 #pragma unroll
   for (int k = 0; k < kStreams; ++k) stream[k] = load_eight(h + (row * kStreams + k) * hidden + index);
+  expand_eight<kStreams>(out, post + row * kStreams, comb + row * kStreams * kStreams, stream);
 #pragma unroll
-  for (int j = 0; j < kStreams; ++j) {
-    const float p = post[row * kStreams + j];
-    float c[kStreams];
-#pragma unroll
-    for (int i = 0; i < kStreams; ++i) c[i] = comb[(row * kStreams + i) * kStreams + j];
-    Eight result;
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      float sum = c[0] * stream[0].v[e];
-#pragma unroll
-      for (int i = 1; i < kStreams; ++i) sum = fmaf(c[i], stream[i].v[e], sum);
-      result.v[e] = p * out.v[e] + sum;
-    }
-    store_eight(h + (row * kStreams + j) * hidden + index, result);
-  }
+  for (int k = 0; k < kStreams; ++k) store_eight(h + (row * kStreams + k) * hidden + index, stream[k]);
 }
 
 __global__ void stream_mean_kernel(const uint16_t* h, int hidden, int streams, uint16_t* out,
@@ -320,18 +338,63 @@ void launch_quantise(const Launch& on, const QuantiseArgs& args) {
                 1, args.x, total, args.out.codes, args.out.scales);
 }
 
-void launch_rms_norm(const Launch& on, const RmsNormArgs& args) {
+namespace {
+
+NormParams norm_params(const RmsNormArgs& args) {
   require_width(args.cols, "an RMS norm");
-  launch_kernel(on, rms_norm_kernel, dim3(static_cast<unsigned>(args.rows)), row_threads(args.cols), 0, 1,
-                args.x, args.x_stride == 0 ? args.cols : args.x_stride, args.cols, args.eps, args.weight,
-                args.y, args.y_q.codes, args.y_q.scales);
+  return {.x = args.x,
+          .x_stride = args.x_stride == 0 ? args.cols : args.x_stride,
+          .cols = args.cols,
+          .eps = args.eps,
+          .weight = args.weight,
+          .y = args.y,
+          .codes = args.y_q.codes,
+          .scales = args.y_q.scales};
+}
+
+CollapseParams collapse_params(const MhcCollapseArgs& args) {
+  require_width(args.hidden, "an mHC collapse");
+  return {.h = args.h,
+          .pre = args.pre,
+          .hidden = args.hidden,
+          .eps = args.norm_eps,
+          .weight = args.norm_weight,
+          .u = args.u,
+          .x = args.x,
+          .codes = args.x_q.codes,
+          .scales = args.x_q.scales,
+          .y = nullptr,
+          .post = nullptr,
+          .comb = nullptr,
+          .expanded = nullptr};
+}
+
+}  // namespace
+
+void launch_rms_norm(const Launch& on, const RmsNormArgs& args) {
+  const NormParams p = norm_params(args);
+  launch_kernel(on, rms_norm_kernel, dim3(static_cast<unsigned>(args.rows)), row_threads(args.cols), 0, 1, p,
+                p);
+}
+
+void launch_rms_norms(const Launch& on, const RmsNormArgs& first, const RmsNormArgs& second) {
+  launch_kernel(on, rms_norm_kernel, dim3(static_cast<unsigned>(first.rows), 2),
+                row_threads(std::max(first.cols, second.cols)), 0, 1, norm_params(first),
+                norm_params(second));
 }
 
 void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args) {
-  require_width(args.hidden, "an mHC collapse");
-  launch_kernel(on, collapse_kernel, dim3(static_cast<unsigned>(args.rows)), row_threads(args.hidden), 0, 1,
-                args.h, args.pre, args.hidden, args.norm_eps, args.norm_weight, args.u, args.x,
-                args.x_q.codes, args.x_q.scales);
+  const CollapseParams p = collapse_params(args);
+  launch_kernel(on, collapse_kernel<false>, dim3(static_cast<unsigned>(args.rows)), row_threads(args.hidden), 0, 1, p);
+}
+
+void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args) {
+  CollapseParams p = collapse_params(args);
+  p.y = expand.y;
+  p.post = expand.post;
+  p.comb = expand.comb;
+  p.expanded = expand.h;
+  launch_kernel(on, collapse_kernel<true>, dim3(static_cast<unsigned>(args.rows)), row_threads(args.hidden), 0, 1, p);
 }
 
 void launch_mhc_expand(const Launch& on, const MhcExpandArgs& args) {

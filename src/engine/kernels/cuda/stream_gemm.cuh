@@ -115,9 +115,9 @@ struct StreamGemmShape {
   // 48 rows: two blocks on a multiprocessor of an H200 are worth a few spilled bytes, and GB10 has no room
   // for two.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
-  static constexpr int kMinBlocks = kNTiles <= 2 ? 3 : kNTiles == 3 ? 2 : 1;
+  static constexpr int kMinBlocks = kNTiles * kRowTiles <= 2 ? 3 : kNTiles <= 3 ? 2 : 1;
 #else
-  static constexpr int kMinBlocks = kNTiles <= 2 ? 3 : kNTiles <= 6 ? 2 : 1;
+  static constexpr int kMinBlocks = kNTiles * kRowTiles <= 2 ? 3 : kNTiles <= 6 ? 2 : 1;
 #endif
 };
 
@@ -144,6 +144,9 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
   SPARK_DYNAMIC_SHARED(uint8_t, shared);
 
   launch_dependents();
+  const uint8_t* const weight_tiles = blockIdx.y == 0 ? p.tiles : p.second_tiles;
+  const uint8_t* const weight_scales = blockIdx.y == 0 ? p.scales : p.second_scales;
+  uint16_t* const y = blockIdx.y == 0 ? p.y : p.second_y;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
   const int g = lane >> 2;
@@ -161,7 +164,7 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
   // The tiles of a row group that this warp reads, or null beyond the last row.
   const auto tiles_of = [&](int group) -> const uint8_t* {
     const int tile = (group * p.row_warps + row_warp) * kRowTiles;
-    return group < p.row_groups && tile < p.row_tiles ? p.tiles + static_cast<size_t>(tile) * p.tile_stride
+    return group < p.row_groups && tile < p.row_tiles ? weight_tiles + static_cast<size_t>(tile) * p.tile_stride
                                                       : nullptr;
   };
   uint8_t* ring = shared + p.ring_offset + warp * kRingBytes;
@@ -186,7 +189,7 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
     const int tile = (group * p.row_warps + row_warp) * kRowTiles;
     const int at = block + lane;
     return at < block1 && tile < p.row_tiles
-               ? ue8m0_to_float(__ldg(p.scales + static_cast<size_t>(tile / 2) * p.blocks + at))
+               ? ue8m0_to_float(__ldg(weight_scales + static_cast<size_t>(tile / 2) * p.blocks + at))
                : 0.0f;
   };
 
@@ -221,6 +224,8 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
           : 0;
   // Plain loads: copies would queue behind the weights. Several at once, before the first is stored.
   constexpr int kAtOnce = kNTiles >= 6 ? 1 : Format::kCodes ? 8 / kNTiles : 4 / kNTiles + 1;
+  constexpr bool kMayQuantise = Format::kCodes && kNTiles <= 2;  // see kMaxQuantisingRows
+  const bool from_bf16 = !Format::kCodes || (kMayQuantise && p.x != nullptr);
   for (int i = first_block + warp; i < last_block; i += kWarps * kAtOnce) {
     uint4 x[kAtOnce][kNTiles];
 #pragma unroll
@@ -232,13 +237,13 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
         const int column = block * 32 + t * 8;
         x[j][n] = make_uint4(0, 0, 0, 0);
         if (block >= last_block || m >= p.rows || column >= p.cols) continue;
-        if constexpr (Format::kCodes) {
+        if (from_bf16) {
+          x[j][n] = *reinterpret_cast<const uint4*>(p.x + static_cast<size_t>(m) * p.x_stride +
+                                                    static_cast<size_t>(group_of_rows) * p.cols + column);
+        } else {
           const uint2 v =
               *reinterpret_cast<const uint2*>(p.x_codes + static_cast<size_t>(m) * p.x_stride + column);
           x[j][n].x = v.x, x[j][n].y = v.y;
-        } else {
-          x[j][n] = *reinterpret_cast<const uint4*>(p.x + static_cast<size_t>(m) * p.x_stride +
-                                                    static_cast<size_t>(group_of_rows) * p.cols + column);
         }
       }
     }
@@ -250,6 +255,18 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
 #pragma unroll
       for (int n = 0; n < kNTiles; ++n) {
         if constexpr (Format::kCodes) {
+          if (kMayQuantise && from_bf16) {
+            // The quantiser's own arithmetic; a quad of lanes holds a block.
+            const EightCodes q = quantise_eight(unpack_eight(x[j][n]));
+            x[j][n].x = q.codes.x, x[j][n].y = q.codes.y;
+            const int m = n * 8 + g;
+            if (t == 0) activation_scales[(block - first_block) * kNTiles * 8 + m] = ue8m0_to_float(q.scale);
+            if (first_group == 0 && m < p.rows) {
+              const size_t at = static_cast<size_t>(m) * p.blocks + block;
+              *reinterpret_cast<uint2*>(p.quantised_codes + at * 32 + t * 8) = q.codes;
+              if (t == 0) p.quantised_scales[at] = q.scale;
+            }
+          }
           *reinterpret_cast<uint2*>(to + n * 256 + lane * 8) = make_uint2(x[j][n].x, x[j][n].y);
         } else {
           *reinterpret_cast<uint4*>(to + n * 512 + lane * 16) = x[j][n];
@@ -258,22 +275,30 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
     }
   }
   if constexpr (Format::kCodes) {
-    const int count = last_block - first_block;
-    const int all = count * p.rows;
-    for (int i = static_cast<int>(threadIdx.x); i < all; i += 8 * kLinearThreads) {
-      uint32_t scale[8];
+    // A warp takes whole rows; a row's scales of this block's columns are seldom more than a warp reads at once.
+    const int count = from_bf16 ? 0 : last_block - first_block;
+    constexpr int kPasses = kNTiles <= 4 ? kNTiles : 4;
+    for (int m0 = warp; m0 < p.rows; m0 += kWarps * kPasses) {
+      for (int b0 = lane; b0 < count; b0 += 64) {
+        uint32_t scale[kPasses][2];
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const int at = i + j * kLinearThreads;
-        const int m = at / count;
-        scale[j] =
-            at < all ? p.x_scales[static_cast<size_t>(m) * p.blocks + first_block + at - m * count] : 0u;
-      }
+        for (int j = 0; j < kPasses; ++j) {
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const int at = i + j * kLinearThreads;
-        const int m = at / count;
-        if (at < all) activation_scales[(at - m * count) * kNTiles * 8 + m] = ue8m0_to_float(scale[j]);
+          for (int u = 0; u < 2; ++u) {
+            const int m = m0 + j * kWarps, b = b0 + u * 32;
+            scale[j][u] = m < p.rows && b < count
+                              ? p.x_scales[static_cast<size_t>(m) * p.blocks + first_block + b]
+                              : 0u;
+          }
+        }
+#pragma unroll
+        for (int j = 0; j < kPasses; ++j) {
+#pragma unroll
+          for (int u = 0; u < 2; ++u) {
+            const int m = m0 + j * kWarps, b = b0 + u * 32;
+            if (m < p.rows && b < count) activation_scales[b * kNTiles * 8 + m] = ue8m0_to_float(scale[j][u]);
+          }
+        }
       }
     }
   }
@@ -434,7 +459,7 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
       if (p.y_f32 != nullptr) {
         p.y_f32[at] = total;
       } else {
-        p.y[at] = float_to_bf16(total);
+        y[at] = float_to_bf16(total);
       }
     }
     if (p.cluster > 1) {

@@ -69,13 +69,10 @@ Weight WeightStore::place(const Weight& host) {
       break;
   }
   PreparedWeight w{.layout = Layout::kFp4, .rows = host.rows, .cols = host.cols};
-  const int64_t scale_bytes = fp4_scale_bytes(w.rows, w.cols);
-  w.bytes = prepared_bytes(w.layout, w.rows, w.cols) + scale_bytes;
-  uint8_t* tiles = bytes(w.bytes - scale_bytes, "weights");
-  uint8_t* scales = bytes(scale_bytes, "weight scales");
-  place_fp4(host, tiles, scales);
-  w.tiles = tiles;
-  w.scales = scales;
+  w.bytes = prepared_bytes(w.layout, w.rows, w.cols);
+  uint8_t* stages = bytes(w.bytes, "weights");
+  place_fp4(host, 1, 0, stages);
+  w.tiles = stages;
   return keep(host, w);
 }
 
@@ -174,18 +171,18 @@ bool WeightStore::pack(const Weight& host, PreparedWeight& w) {
   return true;
 }
 
-void WeightStore::place_fp4(const Weight& host, uint8_t* tiles, uint8_t* scales) {
+void WeightStore::place_fp4(const Weight& host, int matrices, int matrix, uint8_t* stages) {
   require(host.format == WeightFormat::kFp4, host, "routed experts are FP4");
   require(host.cols % 32 == 0, host, "FP4 columns must be a multiple of 32");
   if (raw_scales_ == nullptr) raw_scales_ = bytes(kRawScaleBytes, "weight staging");
   const int64_t scale_row = host.cols / 32;
-  const int64_t tile_row = ceil_div(host.cols, kFp4TileCols) * kTileBytes / kTileRows;
-  const int64_t scale_tile_row = ceil_div(host.cols, kFp4TileCols) * kFp4ScaleTileBytes / kTileRows;
+  const Fp4Stages at = {.double_blocks = ceil_div(host.cols, kFp4TileCols), .matrices = matrices};
   require(host.rows * scale_row <= kRawScaleBytes, host, "too many scales for one expert");
   staging_.upload(stream_.get(), raw_scales_, host.scales, static_cast<size_t>(host.rows * scale_row));
+  // Pieces are whole groups of 32 rows.
   by_pieces(host.data, host.rows, host.cols / 2, [&](const uint8_t* raw, int64_t first, int64_t count) {
-    launch_prepare_fp4(launch(), raw, raw_scales_ + first * scale_row, count, host.cols,
-                       tiles + first * tile_row, scales + first * scale_tile_row);
+    launch_prepare_fp4(launch(), raw, raw_scales_ + first * scale_row, count, host.cols, at, matrix,
+                       stages + first / 32 * at.double_blocks * fp4_stage_bytes(matrices));
   });
 }
 
@@ -193,9 +190,7 @@ PreparedExperts& WeightStore::new_bank(int experts, int64_t hidden, int64_t widt
   banks_.push_back({.experts = experts, .hidden = hidden, .width = width});
   PreparedExperts& bank = banks_.back();
   bank.gate_up = bytes(experts * 2 * prepared_bytes(Layout::kFp4, width, hidden), "experts");
-  bank.gate_up_scales = bytes(experts * 2 * fp4_scale_bytes(width, hidden), "expert scales");
   bank.down = bytes(experts * prepared_bytes(Layout::kFp4, hidden, width), "experts");
-  bank.down_scales = bytes(experts * fp4_scale_bytes(hidden, width), "expert scales");
   return bank;
 }
 
@@ -206,14 +201,10 @@ ExpertBank WeightStore::place_experts(std::span<const ExpertWeights> host) {
   require(width % 32 == 0 && hidden % 32 == 0, host[0].w1, "expert widths must be multiples of 32");
   PreparedExperts& bank = new_bank(static_cast<int>(host.size()), hidden, width);
   const int64_t up_bytes = prepared_bytes(Layout::kFp4, width, hidden);
-  const int64_t up_scales = fp4_scale_bytes(width, hidden);
   const int64_t down_bytes = prepared_bytes(Layout::kFp4, hidden, width);
-  const int64_t down_scales = fp4_scale_bytes(hidden, width);
   // The bank's pointers are const for the kernels; the memory is ours.
   auto* gate_up = const_cast<uint8_t*>(bank.gate_up);
-  auto* gate_up_scales = const_cast<uint8_t*>(bank.gate_up_scales);
   auto* down = const_cast<uint8_t*>(bank.down);
-  auto* all_down_scales = const_cast<uint8_t*>(bank.down_scales);
   ExpertBank placed;
   for (size_t i = 0; i < host.size(); ++i) {
     const ExpertWeights& expert = host[i];
@@ -221,9 +212,9 @@ ExpertBank WeightStore::place_experts(std::span<const ExpertWeights> host) {
                 expert.w3.cols == hidden && expert.w2.rows == hidden && expert.w2.cols == width,
             expert.w1, "experts of one bank must have one shape");
     const int64_t e = static_cast<int64_t>(i);
-    place_fp4(expert.w1, gate_up + 2 * e * up_bytes, gate_up_scales + 2 * e * up_scales);
-    place_fp4(expert.w3, gate_up + (2 * e + 1) * up_bytes, gate_up_scales + (2 * e + 1) * up_scales);
-    place_fp4(expert.w2, down + e * down_bytes, all_down_scales + e * down_scales);
+    place_fp4(expert.w1, 2, 0, gate_up + 2 * e * up_bytes);
+    place_fp4(expert.w3, 2, 1, gate_up + 2 * e * up_bytes);
+    place_fp4(expert.w2, 1, 0, down + e * down_bytes);
     placed.experts.push_back({.w1 = {.format = WeightFormat::kFp4, .rows = width, .cols = hidden},
                               .w3 = {.format = WeightFormat::kFp4, .rows = width, .cols = hidden},
                               .w2 = {.format = WeightFormat::kFp4, .rows = hidden, .cols = width}});
@@ -287,13 +278,11 @@ Weight WeightStore::synthetic(WeightFormat format, int64_t rows, int64_t cols, u
 
 ExpertBank WeightStore::synthetic_experts(int experts, int64_t hidden, int64_t width, uint64_t seed) {
   PreparedExperts& bank = new_bank(experts, hidden, width);
-  const auto fill = [&](const uint8_t* to, int64_t count, Fill kind, uint64_t salt) {
-    launch_fill(launch(), kind, const_cast<uint8_t*>(to), count, seed + salt, 117, 3);
+  const auto fill = [&](const uint8_t* to, int64_t count, int matrices, uint64_t salt) {
+    launch_fill_fp4(launch(), const_cast<uint8_t*>(to), count, matrices, seed + salt, 117, 3);
   };
-  fill(bank.gate_up, experts * 2 * prepared_bytes(Layout::kFp4, width, hidden), Fill::kBytes, 1);
-  fill(bank.gate_up_scales, experts * 2 * fp4_scale_bytes(width, hidden), Fill::kUe8m0, 2);
-  fill(bank.down, experts * prepared_bytes(Layout::kFp4, hidden, width), Fill::kBytes, 3);
-  fill(bank.down_scales, experts * fp4_scale_bytes(hidden, width), Fill::kUe8m0, 4);
+  fill(bank.gate_up, experts * 2 * prepared_bytes(Layout::kFp4, width, hidden), 2, 1);
+  fill(bank.down, experts * prepared_bytes(Layout::kFp4, hidden, width), 1, 3);
   ExpertBank placed;
   placed.prepared = &bank;
   return placed;

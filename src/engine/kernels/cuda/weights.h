@@ -28,7 +28,7 @@ class WeightStore {
   PreparedWeight place_bf16(const Weight& host);
   PreparedWeight place_plain(const Weight& host, Layout layout);
   bool pack(const Weight& host, PreparedWeight& out);
-  void place_fp4(const Weight& host, uint8_t* tiles, uint8_t* scales);
+  void place_fp4(const Weight& host, int matrices, int matrix, uint8_t* stages);
   Weight keep(const Weight& shape, const PreparedWeight& prepared);
   PreparedExperts& new_bank(int experts, int64_t hidden, int64_t width);
 

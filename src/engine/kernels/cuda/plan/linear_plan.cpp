@@ -10,6 +10,7 @@ namespace {
 
 constexpr int kMaxShards = 32;
 constexpr int kMinShardBlocks = 4;
+constexpr int kTallTiles = 256;
 constexpr size_t kReserved = 1024;  // shared memory that the system takes from every block
 // Warps that a weight should be spread over: 16 on each of 132 multiprocessors, each with eight 512-byte
 // loads in flight, is twice what hides the memory latency of an H200 and more than a GB10 needs.
@@ -54,7 +55,9 @@ bool cut(const LinearShape& shape, const LinearSplit& split, int n_tiles, int ro
          const DeviceLimits& device, LinearLaunch& l) {
   l.n_tiles = n_tiles;
   // Two row tiles share the reads of the activations; with 96 rows the sums of two do not fit in registers.
-  l.row_tiles = n_tiles == 3 || n_tiles == 6 ? 2 : 1;
+  // Few rows: weights with many rows take two as well, so that half as many blocks stage the activations.
+  const bool tall = !shape.rowwise && shape.activation_bytes == 1 && padded_row_tiles(shape.rows) >= kTallTiles;
+  l.row_tiles = n_tiles == 3 || n_tiles == 6 || (n_tiles <= 2 && tall) ? 2 : 1;
   l.row_warps = row_warps;
   l.shard_warps = kLinearWarps / row_warps;
   if (!possible(shape, split, l.row_tiles, row_warps, device)) return false;

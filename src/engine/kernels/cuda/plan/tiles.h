@@ -70,31 +70,88 @@ SPARK_HOST_DEVICE constexpr size_t bf16_tile_offset(int64_t row, int64_t col, in
          static_cast<size_t>((pair >> 2) * kTileBytes + tile_lane(r, c) * 16 + (pair & 3) * 4 + (c & 1) * 2);
 }
 
-// FP4: lane's 16 bytes are four words (block 0 row g, block 0 row g + 8, block 1 row g, block 1 row g + 8) of
-// eight elements each. Element i of a word sits in the 16-bit half i & 1, as a sign bit and three magnitude
-// bits placed so that two of the four pairs come out with one mask:
-constexpr int kFp4SignBit[4] = {15, 12, 14, 13};
-constexpr int kFp4MagnitudeBit[4] = {9, 6, 3, 0};
+// FP4: a lane's 16 bytes are four words (block 0 row g, block 0 row g + 8, block 1 row g, block 1 row g + 8)
+// of eight elements each. Reading a word must cost as few instructions as can be: pair p of elements (2p in the
+// low half, 2p + 1 in the high half) becomes two FP16 (sign in bit 15, magnitude in bits 11..9) as
+//   p = 0: w & M      1: (w << 3) & M      2: ((w << 7) ^ (w << 10)) & M      3: ((w << 7) ^ rotl(w, 12)) & M
+// with M = 0x8E008E00: four shifts and four three-input operations. (Four disjoint shifts of the four bits do
+// not exist, so one shift more and two exclusive ors.) As a map of 32 bits it is linear and can be inverted;
+// kFp4Place is its inverse: the word is the exclusive or of the patterns of all bits that are set.
+constexpr uint32_t kFp4Mask = 0x8E008E00u;
 
-SPARK_HOST_DEVICE constexpr size_t fp4_tile_word(int64_t row, int64_t col, int64_t double_blocks) {
+constexpr uint32_t fp4_pair_bits(uint32_t w, int pair) {
+  const uint32_t other = pair == 3 ? (w << 12 | w >> 20) : w << 10;
+  const uint32_t first = pair == 0 ? w : pair == 1 ? w << 3 : (w << 7) ^ other;
+  return first & kFp4Mask;
+}
+
+// Pattern of bit `b` of the code of element `i` at [4 * i + b].
+struct Fp4Place {
+  uint32_t pattern[32] = {};
+};
+constexpr Fp4Place make_fp4_place() {
+  // Column j of the map: what the word 1 << j shows, as 32 bits numbered like the patterns.
+  uint32_t left[32] = {}, right[32] = {};
+  for (int j = 0; j < 32; ++j) {
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t half = fp4_pair_bits(uint32_t{1} << j, i / 2) >> (16 * (i & 1));
+      const uint32_t code = ((half >> 9) & 7u) | ((half >> 12) & 8u);
+      left[j] |= code << (4 * i);
+    }
+    right[j] = uint32_t{1} << j;
+  }
+  // Gauss: make column combinations show single bits.
+  Fp4Place place = {};
+  for (int bit = 0; bit < 32; ++bit) {
+    int pivot = bit;
+    while (pivot < 32 && (left[pivot] >> bit & 1u) == 0) ++pivot;
+    const uint32_t l = left[pivot], r = right[pivot];
+    left[pivot] = left[bit], right[pivot] = right[bit];
+    left[bit] = l, right[bit] = r;
+    for (int j = 0; j < 32; ++j) {
+      if (j != bit && (left[j] >> bit & 1u) != 0) left[j] ^= l, right[j] ^= r;
+    }
+  }
+  for (int bit = 0; bit < 32; ++bit) place.pattern[bit] = right[bit];
+  return place;
+}
+
+// FP4 weights are read in stages: 32 rows (two tiles) by 64 columns of one matrix, or of two that are used
+// together (gate and up), all tiles first, then their scales. Stage follows stage along the columns, so a warp
+// streams contiguous memory.
+struct Fp4Stages {
+  int64_t double_blocks = 0;  // 64-column steps of a row
+  int matrices = 1;           // 1 or 2
+};
+
+SPARK_HOST_DEVICE constexpr int fp4_stage_bytes(int matrices) {
+  return matrices * 2 * (kTileBytes + kFp4ScaleTileBytes);
+}
+
+// Byte offset of the word of elements (row, col & ~7 ..) of matrix `matrix`.
+SPARK_HOST_DEVICE constexpr size_t fp4_word_offset(int64_t row, int64_t col, const Fp4Stages& at, int matrix) {
   const int r = static_cast<int>(row & 15);
   const int c = static_cast<int>(col & 63);
-  return static_cast<size_t>((row >> 4) * double_blocks + (col >> 6)) * (kTileBytes / 4) +
-         static_cast<size_t>(tile_lane(r, c) * 4 + (c >> 5) * 2 + (r >> 3));
+  const int tile = matrix * 2 + static_cast<int>(row >> 4 & 1);
+  return static_cast<size_t>(((row >> 5) * at.double_blocks + (col >> 6)) * fp4_stage_bytes(at.matrices)) +
+         static_cast<size_t>(tile * kTileBytes + tile_lane(r, c) * 16 + (c >> 5) * 8 + (r >> 3) * 4);
 }
 
+// The word's part that holds `code` as element `element`; parts are joined by exclusive or.
 SPARK_HOST_DEVICE constexpr uint32_t fp4_place_code(uint32_t code, int element) {
-  const int pair = element >> 1;
-  const int sign_bit = pair == 0 ? 15 : pair == 1 ? 12 : pair == 2 ? 14 : 13;
-  const int magnitude_bit = 9 - 3 * pair;
-  return (((code >> 3) & 1u) << (sign_bit + 16 * (element & 1))) |
-         ((code & 7u) << (magnitude_bit + 16 * (element & 1)));
+  constexpr Fp4Place kPlace = make_fp4_place();
+  uint32_t word = 0;
+  for (int b = 0; b < 4; ++b) word ^= (code >> b & 1u) != 0 ? kPlace.pattern[4 * element + b] : 0u;
+  return word;
 }
 
-SPARK_HOST_DEVICE constexpr size_t fp4_scale_offset(int64_t row, int64_t block, int64_t double_blocks) {
+SPARK_HOST_DEVICE constexpr size_t fp4_scale_offset(int64_t row, int64_t block, const Fp4Stages& at,
+                                                    int matrix) {
   const int r = static_cast<int>(row & 15);
-  return static_cast<size_t>((row >> 4) * double_blocks + (block >> 1)) * kFp4ScaleTileBytes +
-         static_cast<size_t>((r & 7) * 4 + (r >> 3) * 2 + (block & 1));
+  const int tile = matrix * 2 + static_cast<int>(row >> 4 & 1);
+  return static_cast<size_t>(((row >> 5) * at.double_blocks + (block >> 1)) * fp4_stage_bytes(at.matrices)) +
+         static_cast<size_t>(at.matrices * 2 * kTileBytes + tile * kFp4ScaleTileBytes + (r & 7) * 4 +
+                             (r >> 3) * 2 + (block & 1));
 }
 
 // Packed BF16 (12 bits an element): the value's bits 15, 10..0 after the exponent is re-based to 1..15 (0:
@@ -123,13 +180,6 @@ constexpr uint32_t kPackedNibbleMask = 0x8700;
 
 SPARK_HOST_DEVICE constexpr uint32_t packed_place_nibble(uint32_t bits, int pair, int element) {
   return rotate_right((bits & kPackedNibbleMask) << (16 * (element & 1)), 4 * (pair & 3));
-}
-
-// Activations of the down projection are written in the order in which its lanes read them: lane t's two runs
-// of eight codes of a 64-column block side by side.
-SPARK_HOST_DEVICE constexpr int64_t down_activation_offset(int64_t col) {
-  const int c = static_cast<int>(col & 63);
-  return (col & ~int64_t{63}) + ((c & 31) >> 3) * 16 + (c >> 5) * 8 + (c & 7);
 }
 
 }  // namespace spark::engine::cuda
