@@ -14,7 +14,7 @@
 namespace spark::engine {
 namespace {
 
-constexpr size_t kPrompts = 3;
+constexpr size_t kRecordedPrompts = 3;
 constexpr size_t kGreedy = 16;
 constexpr size_t kStride = 10;  // every tenth row's logits are recorded
 constexpr size_t kLogits = 64;  // and of those the first 64
@@ -71,17 +71,17 @@ TEST_P(RecordedRun, StaysWhatItWas) {
   const char* record = std::getenv("SPARK_RECORD_RUN");
   if (record != nullptr && reference) {
     Json json = Json::array();
-    for (size_t which = 0; which < kPrompts; ++which) {
+    for (size_t which = 0; which < kRecordedPrompts; ++which) {
       const RecordedPrompt run = run_of(*model, which, {});
       json.push_back({{"greedy", run.greedy}, {"gap", run.gap}, {"logits", run.logits}});
     }
     write_file_atomic(record, json.dump() + "\n");
   }
   const Json want = parse_json(read_file(golden::data_path("synthetic-run.json")), "synthetic-run.json");
-  ASSERT_EQ(want.size(), kPrompts);
+  ASSERT_EQ(want.size(), kRecordedPrompts);
   std::vector<double> distance;
   size_t compared = 0;
-  for (size_t which = 0; which < kPrompts; ++which) {
+  for (size_t which = 0; which < kRecordedPrompts; ++which) {
     const auto logits = want[which].at("logits").get<std::vector<std::vector<float>>>();
     const auto greedy = want[which].at("greedy").get<std::vector<int32_t>>();
     const auto gap = want[which].at("gap").get<std::vector<float>>();

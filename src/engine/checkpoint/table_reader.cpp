@@ -7,6 +7,7 @@
 #include "common/clock.h"
 #include "common/error.h"
 #include "common/log.h"
+#include "engine/checkpoint/direct_blocks.h"
 #include "engine/checkpoint/read_extents.h"
 
 namespace spark::engine {
@@ -28,16 +29,7 @@ size_t record_size(const std::vector<RowReader>& parts) {
   return bytes;
 }
 
-// What direct reads must be multiples of, in place, length and memory, on every device we know.
-constexpr size_t kBlock = 4096;
-static_assert(kExtentGap >= kBlock, "extents of whole blocks must not overlap");
-
-uint64_t align_down(uint64_t n) {
-  return n / kBlock * kBlock;
-}
-uint64_t align_up(uint64_t n) {
-  return align_down(n + kBlock - 1);
-}
+static_assert(kExtentGap >= kDirectBlock, "extents of whole blocks must not overlap");
 
 size_t cache_places(const std::vector<RowReader>& parts, size_t bytes) {
   return std::min(bytes / record_size(parts), static_cast<size_t>(parts.front().rows()));
@@ -127,7 +119,7 @@ void TableReader::plan(Batch& batch) const {
     // The next part's runs may be direct and must begin at a block.
     if (direct == nullptr) total = static_cast<size_t>(align_up(total));
   }
-  batch.memory.resize(total + kBlock);
+  batch.memory.resize(total + kDirectBlock);
   const auto address = reinterpret_cast<uintptr_t>(batch.memory.data());
   batch.bytes = std::span(batch.memory).subspan(static_cast<size_t>(align_up(address) - address), total);
   for (const Run& run : runs) {

@@ -9,22 +9,14 @@
 
 #include "common/error.h"
 #include "common/units.h"
+#include "engine/checkpoint/direct_blocks.h"
 
 namespace spark::engine {
 namespace {
 
 // One reads while the other's batch is handed over.
 constexpr int kThreads = 2;
-// What direct reads must be multiples of, in place, length and memory, on every device we know.
-constexpr size_t kAlignment = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
-
-uint64_t align_down(uint64_t n) {
-  return n / kAlignment * kAlignment;
-}
-uint64_t align_up(uint64_t n) {
-  return align_down(n + kAlignment - 1);
-}
 
 }  // namespace
 
@@ -131,7 +123,7 @@ std::vector<size_t> TensorStream::next_batch() {
   size_t bytes = 0;
   for (size_t i = begin; i < parts_.size() && parts_[i].state == State::kWaiting; ++i) {
     // Other parts may lie between; what is read along must stay small, so a batch keeps to one neighbourhood.
-    const size_t padded = parts_[i].size() + 2 * kAlignment;
+    const size_t padded = parts_[i].size() + 2 * kDirectBlock;
     if (!batch.empty() && bytes + padded > options_.batch_bytes) break;
     batch.push_back(i);
     bytes += padded;

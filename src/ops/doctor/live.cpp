@@ -23,7 +23,7 @@ PathEnd path_end(const Cable& cable, size_t number, const CablePath& path, bool 
           path.subnet};
 }
 
-unsigned available(const Site& site) {
+unsigned rules_for(const Site& site) {
   unsigned have = kNodes | kEngine;
   if (site.profile.transport != nullptr) have |= kTransport;
   have |= site.profile.engine_kind == EngineKind::kVllm ? kVllmOnly : kNativeOnly;
@@ -160,7 +160,7 @@ bool LiveContext::serving(const LiveNode& node) const {
 Findings diagnose_live(const Site& site, const std::vector<NodeAnswer>& answers, const LiveOptions& options) {
   Findings findings;
   LiveContext context(site, answers, options, findings);
-  const unsigned have = available(site);
+  const unsigned have = rules_for(site);
   for (const Rule& rule : rules()) {
     if ((rule.needs & have) != rule.needs) continue;
     context.begin(rule);

@@ -15,12 +15,12 @@
 namespace spark::engine {
 namespace {
 
-struct Way {
+struct StreamWay {
   bool direct;
   bool io_uring;
 };
 
-class TensorStreamTest : public testing::TestWithParam<Way> {
+class TensorStreamTest : public testing::TestWithParam<StreamWay> {
  protected:
   static void SetUpTestSuite() {
     folder_ = new TemporaryFolder;
@@ -131,8 +131,8 @@ TEST_P(TensorStreamTest, AFileThatEndsEarly) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, TensorStreamTest,
-                         testing::Values(Way{true, true}, Way{true, false}, Way{false, true},
-                                         Way{false, false}),
+                         testing::Values(StreamWay{true, true}, StreamWay{true, false},
+                                         StreamWay{false, true}, StreamWay{false, false}),
                          [](const auto& way) {
                            return std::string(way.param.direct ? "direct" : "buffered") +
                                   (way.param.io_uring ? "_io_uring" : "_pread");

@@ -22,14 +22,14 @@ namespace {
 
 using test::ProbeCorpus;
 
-struct Expectation {
+struct LiveExpectation {
   std::string severity, rule, where, evidence;
 };
 
-struct Case {
+struct LiveCase {
   std::string place, title, profile = "cluster-64k";
   std::vector<std::string> edits;
-  std::vector<Expectation> expected;
+  std::vector<LiveExpectation> expected;
 };
 
 std::vector<std::string> fields(const std::string& line) {
@@ -46,8 +46,8 @@ std::vector<std::string> fields(const std::string& line) {
   return parts;
 }
 
-std::vector<Case> read_cases() {
-  std::vector<Case> cases;
+std::vector<LiveCase> read_live_cases() {
+  std::vector<LiveCase> cases;
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(std::string(SPARK_TEST_DATA) + "/probe")) {
     if (entry.path().extension() == ".test") files.push_back(entry.path());
@@ -77,30 +77,30 @@ std::vector<Case> read_cases() {
   return cases;
 }
 
-std::string line_of(const Finding& finding) {
+std::string live_line_of(const Finding& finding) {
   std::string line = std::string(finding.severity == Severity::kError ? "error " : "warning ") +
                      finding.rule + " | " + finding.where + " | " + finding.evidence;
   for (const std::string& detail : finding.details) line += "\n      " + detail;
   return line;
 }
 
-bool matches(const Expectation& expectation, const Finding& finding) {
+bool matches(const LiveExpectation& expectation, const Finding& finding) {
   if (expectation.severity != (finding.severity == Severity::kError ? "error" : "warning")) return false;
   if (expectation.rule != finding.rule || expectation.where != finding.where) return false;
-  return line_of(finding).find(expectation.evidence) != std::string::npos;
+  return live_line_of(finding).find(expectation.evidence) != std::string::npos;
 }
 
 std::string listed(const Findings& findings) {
   std::string text;
-  for (const Finding& finding : findings) text += "  " + line_of(finding) + "\n";
+  for (const Finding& finding : findings) text += "  " + live_line_of(finding) + "\n";
   return text;
 }
 
 TEST(Live, EveryCaseNamesExactlyItsFaults) {
-  const std::vector<Case> cases = read_cases();
+  const std::vector<LiveCase> cases = read_live_cases();
   EXPECT_GE(cases.size(), 110u);
   std::set<std::string> fired;
-  for (const Case& each : cases) {
+  for (const LiveCase& each : cases) {
     SCOPED_TRACE(each.place + ": " + each.title);
     ProbeCorpus corpus(each.profile);
     try {
@@ -112,7 +112,7 @@ TEST(Live, EveryCaseNamesExactlyItsFaults) {
     Findings findings = corpus.diagnose();
     for (const Finding& finding : findings) fired.insert(finding.rule);
     std::string missing;
-    for (const Expectation& expectation : each.expected) {
+    for (const LiveExpectation& expectation : each.expected) {
       const auto found = std::find_if(findings.begin(), findings.end(),
                                       [&](const Finding& f) { return matches(expectation, f); });
       if (found == findings.end()) {

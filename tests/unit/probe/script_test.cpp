@@ -48,7 +48,7 @@ std::map<std::string, std::string> tree_of(const std::string& folder) {
   return tree;
 }
 
-ProbeDump healthy() {
+ProbeDump healthy_dump() {
   Faults faults;
   return parse_dump(read_file(std::string(SPARK_TEST_DATA) + "/probe/spark-64k.dump"), faults);
 }
@@ -79,7 +79,7 @@ void link_tools(const Folder& folder, std::initializer_list<const char*> names) 
 TEST(Script, ARecordedTreeAnswersAsTheNodeDid) {
   const Folder folder;
   const std::string root = folder / "node1";
-  const ProbeDump recorded = healthy();
+  const ProbeDump recorded = healthy_dump();
   record_dump(recorded, root);
   const auto before = tree_of(folder.path());
   const ProbeRequest request{.root = root};

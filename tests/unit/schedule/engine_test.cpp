@@ -32,7 +32,7 @@ ToyModel::Script says(size_t prompt, const std::string& answer) {
   return [=](std::span<const int32_t> history) { return tokens[(history.size() - prompt) % tokens.size()]; };
 }
 
-struct Answer {
+struct Reply {
   std::vector<int32_t> tokens;
   std::vector<TokenLogprobs> logprobs;
   std::string text;
@@ -46,7 +46,7 @@ class Collector {
 
   OutputSink sink() {
     return [this](Output output) {
-      Answer& answer = answers_.at(static_cast<size_t>(output.choice));
+      Reply& answer = answers_.at(static_cast<size_t>(output.choice));
       if (answer.finish) ADD_FAILURE() << "output after the finish";
       for (TokenOutput& token : output.tokens) {
         answer.tokens.push_back(token.token);
@@ -57,24 +57,24 @@ class Collector {
       if (output.finish && --left_ == 0) done_.set_value();
     };
   }
-  const std::vector<Answer>& wait() {
+  const std::vector<Reply>& wait() {
     if (future_.wait_for(60s) != std::future_status::ready) throw std::runtime_error("no answer");
     return answers_;
   }
 
  private:
-  std::vector<Answer> answers_;
+  std::vector<Reply> answers_;
   int32_t left_;
   std::promise<void> done_;
   std::shared_future<void> future_ = done_.get_future().share();
 };
 
-std::vector<Answer> answers(Engine& engine, const GenerationRequest& request) {
+std::vector<Reply> answers(Engine& engine, const GenerationRequest& request) {
   Collector collector(request.choices);
   engine.submit(request, collector.sink());
   return collector.wait();
 }
-Answer answer(Engine& engine, const GenerationRequest& request) {
+Reply answer(Engine& engine, const GenerationRequest& request) {
   return answers(engine, request).at(0);
 }
 
@@ -101,7 +101,7 @@ TEST(Engine, AnswersDoNotDependOnBatchOrChunks) {
     requests.back().sampling.top_p = i % 2 == 0 ? 0.9 : 1;
     requests.back().top_logprobs = 2;
   }
-  std::vector<Answer> alone;
+  std::vector<Reply> alone;
   {
     ToyModel model;
     Engine engine(model, tokenizer(), {.max_sequences = 1});
@@ -119,7 +119,7 @@ TEST(Engine, AnswersDoNotDependOnBatchOrChunks) {
     }
     model.hold(false);
     for (size_t i = 0; i < requests.size(); ++i) {
-      const Answer& together = collectors[i]->wait().at(0);
+      const Reply& together = collectors[i]->wait().at(0);
       EXPECT_EQ(together.tokens, alone[i].tokens) << i << " rows " << rows;
       EXPECT_EQ(together.text, alone[i].text);
       ASSERT_EQ(together.logprobs.size(), together.tokens.size());
@@ -134,7 +134,7 @@ TEST(Engine, AnswersDoNotDependOnBatchOrChunks) {
 TEST(Engine, TextIsTheTokensText) {
   ToyModel model;
   Engine engine(model, tokenizer(), {});
-  const Answer got = answer(engine, request("hi", 200));
+  const Reply got = answer(engine, request("hi", 200));
   EXPECT_EQ(got.tokens.size(), 200u);
   EXPECT_EQ(got.text, tokenizer().decode(got.tokens, true));
   EXPECT_EQ(got.finish->reason, FinishReason::kLength);
@@ -147,7 +147,7 @@ TEST(Engine, StopsAtTheEndOfSequence) {
   GenerationRequest one = request("hi", 100);
   one.ignore_eos = false;
   one.sampling.temperature = 0;
-  const Answer got = answer(engine, one);
+  const Reply got = answer(engine, one);
   EXPECT_EQ(got.text, "hello there");
   EXPECT_EQ(got.tokens.back(), 1);
   EXPECT_EQ(got.finish->reason, FinishReason::kStop);
@@ -155,7 +155,7 @@ TEST(Engine, StopsAtTheEndOfSequence) {
 
   one.ignore_eos = true;
   one.max_tokens = 2 * static_cast<int32_t>(got.tokens.size());
-  const Answer longer = answer(engine, one);
+  const Reply longer = answer(engine, one);
   EXPECT_EQ(longer.text, "hello therehello there");  // the end of sequence is a special token
   EXPECT_EQ(longer.finish->reason, FinishReason::kLength);
 
@@ -171,7 +171,7 @@ TEST(Engine, StopsAtStringsAndTokens) {
   GenerationRequest one = request("hi", 100);
   one.sampling.temperature = 0;
   one.stop = {"zzz", "o t"};
-  Answer got = answer(engine, one);
+  Reply got = answer(engine, one);
   EXPECT_EQ(got.text, "one tw");
   EXPECT_EQ(std::get<std::string>(got.finish->stop), "o t");
   one.include_stop = true;
@@ -295,7 +295,7 @@ TEST(Engine, FailsTheStepsRequestsAndGoesOn) {
   ToyModel model;
   Engine engine(model, tokenizer(), {});
   model.fail_next = true;
-  const Answer failed = answer(engine, request("hi", 5));
+  const Reply failed = answer(engine, request("hi", 5));
   EXPECT_EQ(failed.finish->reason, FinishReason::kError);
   EXPECT_NE(failed.finish->error.find("on fire"), std::string::npos);
   model.fail_open = true;
