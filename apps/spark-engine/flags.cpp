@@ -7,12 +7,11 @@
 
 #include "common/file.h"
 #include "config_file.h"
+#include "exit_codes.h"
 #include "flag_groups.h"
 
 namespace spark::app {
 namespace {
-
-constexpr int kUsage = 2;
 
 std::string trimmed(std::string text) {
   const char* blanks = " \t\r\n";

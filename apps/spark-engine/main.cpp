@@ -3,13 +3,12 @@
 
 #include "../run_program.h"
 #include "check.h"
+#include "exit_codes.h"
 #include "flags.h"
 #include "serve.h"
 
 namespace spark::app {
 namespace {
-
-constexpr int kFailed = 1;
 
 int run(int argc, char** argv) {
   int exit_code = 0;

@@ -6,13 +6,12 @@
 
 #include "common/log.h"
 #include "engine/checkpoint/fingerprint.h"
+#include "exit_codes.h"
 #include "signal_watch.h"
 
 namespace spark::app {
 namespace {
 
-constexpr int kFailed = 1;
-constexpr int kInterrupted = 130;
 // With a rank lost: for the answers that say so, and until this process ends whatever it still does.
 constexpr double kFailureDrainS = 1;
 constexpr auto kFailureEnd = std::chrono::seconds(5);

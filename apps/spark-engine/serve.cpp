@@ -9,13 +9,12 @@
 #include "common/log.h"
 #include "common/units.h"
 #include "engine/serve/service.h"
+#include "exit_codes.h"
 #include "prepare.h"
 #include "rank_process.h"
 
 namespace spark::app {
 namespace {
-
-constexpr int kInterrupted = 130;
 
 // The server's thread. Ends the server when it goes, if nothing else has.
 class ServerThread {

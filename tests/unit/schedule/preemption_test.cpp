@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const text::Tokenizer& tokenizer() {
+const text::Tokenizer& small_tokenizer() {
   static const text::Tokenizer kTokenizer =
       text::Tokenizer::from_file(SPARK_TEST_DATA "/golden/tiny-tokenizer.json");
   return kTokenizer;
@@ -31,13 +31,15 @@ GenerationRequest request(size_t prompt, int32_t max_tokens, uint64_t seed) {
   return out;
 }
 
-struct Answer {
+struct PausedAnswer {
   std::vector<int32_t> tokens;
   std::vector<double> logprobs;
   int64_t cached = 0;
   std::vector<PrefillProgress> progress;
   std::optional<Finish> finish;
-  bool operator==(const Answer& other) const { return tokens == other.tokens && logprobs == other.logprobs; }
+  bool operator==(const PausedAnswer& other) const {
+    return tokens == other.tokens && logprobs == other.logprobs;
+  }
 };
 
 class Pending {
@@ -57,19 +59,19 @@ class Pending {
       if (output.finish) done_.set_value();
     };
   }
-  const Answer& wait() {
+  const PausedAnswer& wait() {
     if (future_.wait_for(60s) != std::future_status::ready) throw std::runtime_error("no answer");
     return answer_;
   }
 
  private:
-  Answer answer_;
+  PausedAnswer answer_;
   std::promise<void> done_;
   std::shared_future<void> future_ = done_.get_future().share();
 };
 
-std::vector<Answer> together(ToyModel& model, Engine& engine,
-                             const std::vector<GenerationRequest>& requests) {
+std::vector<PausedAnswer> together(ToyModel& model, Engine& engine,
+                                   const std::vector<GenerationRequest>& requests) {
   std::vector<std::unique_ptr<Pending>> pending;
   model.hold(true);
   for (const GenerationRequest& one : requests) {
@@ -77,15 +79,15 @@ std::vector<Answer> together(ToyModel& model, Engine& engine,
     engine.submit(one, pending.back()->sink());
   }
   model.hold(false);
-  std::vector<Answer> answers;
+  std::vector<PausedAnswer> answers;
   for (const auto& one : pending) answers.push_back(one->wait());
   return answers;
 }
 
-std::vector<Answer> alone(const std::vector<GenerationRequest>& requests) {
+std::vector<PausedAnswer> alone(const std::vector<GenerationRequest>& requests) {
   ToyModel model;
-  Engine engine(model, tokenizer(), {.max_sequences = 1});
-  std::vector<Answer> answers;
+  Engine engine(model, small_tokenizer(), {.max_sequences = 1});
+  std::vector<PausedAnswer> answers;
   for (const GenerationRequest& one : requests) {
     Pending pending;
     engine.submit(one, pending.sink());
@@ -116,14 +118,14 @@ TEST(Preemption, AnswersDoNotShowIt) {
     requests.push_back(request(3 + 17 * i, static_cast<int32_t>(100 - 7 * i), i));
     prompt_tokens += static_cast<int64_t>(requests.back().prompt.size());
   }
-  const std::vector<Answer> expected = alone(requests);
+  const std::vector<PausedAnswer> expected = alone(requests);
   int64_t preemptions = 0;
   for (const bool caching : {false, true}) {
     for (const int32_t blocks : {17, 20, 33}) {
       CrampedModel model({.sequences = 4, .rows = 40}, blocks, caching);
       Counts counts;
       {
-        Engine engine(model, tokenizer(), {.growth_room = 0, .observer = &counts});
+        Engine engine(model, small_tokenizer(), {.growth_room = 0, .observer = &counts});
         EXPECT_EQ(together(model, engine, requests), expected) << blocks << " blocks";
         EXPECT_EQ(engine.load().cache_usage, 0);
       }
@@ -145,7 +147,7 @@ TEST(Preemption, AnswersDoNotShowIt) {
 // Once at every step of an answer of 60 tokens, with an older sequence beside it.
 TEST(Preemption, AtEveryStepOfAnAnswer) {
   const GenerationRequest young = request(9, 60, 5), old = request(20, 90, 2);
-  const std::vector<Answer> expected = alone({old, young});
+  const std::vector<PausedAnswer> expected = alone({old, young});
   for (const bool caching : {false, true}) {
     for (int32_t at = 9; at < 9 + 60; ++at) {
       CrampedModel model({.sequences = 2, .rows = 64}, 40, caching);
@@ -153,7 +155,7 @@ TEST(Preemption, AtEveryStepOfAnAnswer) {
       model.deny_at = at;
       model.deny_once = true;
       Counts counts;
-      Engine engine(model, tokenizer(), {.observer = &counts});
+      Engine engine(model, small_tokenizer(), {.observer = &counts});
       EXPECT_EQ(together(model, engine, {old, young}), expected) << "preempted at length " << at;
       EXPECT_EQ(counts.preemptions, 1) << at;
     }
@@ -163,7 +165,7 @@ TEST(Preemption, AtEveryStepOfAnAnswer) {
 TEST(Preemption, TheYoungestGivesWayAndComesBackFirst) {
   // Two run and outgrow their 12 blocks; a third waits all the time.
   CrampedModel model({.sequences = 2, .rows = 32}, 12);
-  Engine engine(model, tokenizer(), {.growth_room = 0});
+  Engine engine(model, small_tokenizer(), {.growth_room = 0});
   std::vector<int> order;
   std::promise<void> done;
   model.hold(true);
@@ -183,7 +185,7 @@ TEST(Preemption, TheYoungestGivesWayAndComesBackFirst) {
 
 TEST(Preemption, WhatCouldNeverFitIsRefused) {
   CrampedModel model({.sequences = 4}, 6);
-  Engine engine(model, tokenizer(), {});
+  Engine engine(model, small_tokenizer(), {});
   EXPECT_EQ(engine.max_context(), 96);
   EXPECT_THROW(engine.submit(request(90, 10, 1), [](Output) {}), Error);
   Pending pending;
@@ -194,7 +196,7 @@ TEST(Preemption, WhatCouldNeverFitIsRefused) {
 TEST(Preemption, PausedRequestsCanBeAborted) {
   CrampedModel model({.sequences = 2, .rows = 32}, 12);
   Counts counts;
-  Engine engine(model, tokenizer(), {.growth_room = 0, .observer = &counts});
+  Engine engine(model, small_tokenizer(), {.growth_room = 0, .observer = &counts});
   Pending old, young;
   std::atomic<uint64_t> young_id{0};
   model.before_step = [&](std::span<const StepRow>) {
@@ -211,19 +213,19 @@ TEST(Preemption, PausedRequestsCanBeAborted) {
 TEST(PrefixHits, AreReportedAndSkipTheirRows) {
   CrampedModel model({.rows = 32}, 100, true);
   Counts counts;
-  Engine engine(model, tokenizer(), {.growth_room = 0, .observer = &counts});
+  Engine engine(model, small_tokenizer(), {.growth_room = 0, .observer = &counts});
   GenerationRequest one = request(70, 5, 4);
   one.report_progress = true;
   Pending first;
   engine.submit(one, first.sink());
-  const Answer cold = first.wait();
+  const PausedAnswer cold = first.wait();
   EXPECT_EQ(cold.cached, 0);
   ASSERT_EQ(cold.progress.size(), 2u);  // after 32 and 64 rows; the third chunk begins the answer
   EXPECT_EQ(cold.progress[1].processed, 64);
   EXPECT_EQ(cold.progress[1].total, 70);
   Pending second;
   engine.submit(one, second.sink());
-  const Answer warm = second.wait();
+  const PausedAnswer warm = second.wait();
   EXPECT_EQ(warm, cold);
   EXPECT_EQ(warm.cached, 64);
   EXPECT_TRUE(warm.progress.empty());
@@ -235,7 +237,7 @@ TEST(Fairness, NobodyStarves) {
   CrampedModel model({.sequences = 3, .rows = 24}, 14);
   std::atomic<int> long_done{0}, crowd_done{0};
   std::atomic<bool> stop{false};
-  Engine engine(model, tokenizer(), {.growth_room = 0, .max_waiting = 64});
+  Engine engine(model, small_tokenizer(), {.growth_room = 0, .max_waiting = 64});
   // The crowd keeps several requests in the queue for as long as the long ones take.
   std::thread crowd([&] {
     std::atomic<int> in_flight{0};
@@ -299,7 +301,7 @@ TEST(Governor, BoundsChunksOnlyWhileStreamsWait) {
     std::vector<int64_t> beside, apart;
   } chunks;
   {
-    Engine engine(model, tokenizer(), {.max_token_gap_ms = 2, .observer = &chunks});
+    Engine engine(model, small_tokenizer(), {.max_token_gap_ms = 2, .observer = &chunks});
     Pending stream, cold;
     engine.submit(request(600, 300, 1), stream.sink());
     while (engine.load().prefill_backlog_tokens > 0 || engine.load().running == 0)
