@@ -17,13 +17,13 @@ using namespace std::chrono_literals;
 
 constexpr int32_t kDrafts = 5;
 
-const text::Tokenizer& tokenizer() {
+const text::Tokenizer& drafting_tokenizer() {
   static const text::Tokenizer kTokenizer =
       text::Tokenizer::from_file(SPARK_TEST_DATA "/golden/tiny-tokenizer.json");
   return kTokenizer;
 }
 
-struct Answer {
+struct SpeculatedAnswer {
   std::vector<int32_t> tokens;
   std::vector<TokenLogprobs> logprobs;
   std::string text;
@@ -33,13 +33,14 @@ struct Answer {
 };
 
 // All requests together, in the order given; `hold` so that they share steps from the first on.
-std::vector<Answer> answers(Engine& engine, ToyModel& toy, const std::vector<GenerationRequest>& requests) {
-  std::vector<Answer> out(requests.size());
+std::vector<SpeculatedAnswer> answers(Engine& engine, ToyModel& toy,
+                                      const std::vector<GenerationRequest>& requests) {
+  std::vector<SpeculatedAnswer> out(requests.size());
   std::vector<std::promise<void>> done(requests.size());
   toy.hold(true);
   for (size_t i = 0; i < requests.size(); ++i) {
     engine.submit(requests[i], [&, i](Output output) {
-      Answer& answer = out[i];
+      SpeculatedAnswer& answer = out[i];
       for (TokenOutput& token : output.tokens) {
         answer.tokens.push_back(token.token);
         if (token.logprobs) answer.logprobs.push_back(*token.logprobs);
@@ -64,7 +65,7 @@ std::vector<Answer> answers(Engine& engine, ToyModel& toy, const std::vector<Gen
   return out;
 }
 
-void expect_same(const Answer& got, const Answer& want, const std::string& what) {
+void expect_same(const SpeculatedAnswer& got, const SpeculatedAnswer& want, const std::string& what) {
   EXPECT_EQ(got.tokens, want.tokens) << what;
   EXPECT_EQ(got.text, want.text) << what;
   EXPECT_EQ(got.finish.reason, want.finish.reason) << what;
@@ -85,8 +86,8 @@ std::vector<GenerationRequest> requests_of_every_kind() {
   std::vector<GenerationRequest> out;
   for (int i = 0; i < 14; ++i) {
     GenerationRequest one;
-    one.prompt = tokenizer().encode(std::string(static_cast<size_t>(1 + i * 5), 'y') + " prompt",
-                                    text::ControlTokens::kAsText);
+    one.prompt = drafting_tokenizer().encode(std::string(static_cast<size_t>(1 + i * 5), 'y') + " prompt",
+                                             text::ControlTokens::kAsText);
     one.max_tokens = 1 + 4 * i;
     one.ignore_eos = i % 5 != 0;
     one.sampling.seed = static_cast<uint64_t>(100 + i);
@@ -108,7 +109,7 @@ class Oracle {
   Oracle(const std::vector<GenerationRequest>& requests, const ToyModel::Script& script) {
     for (const GenerationRequest& request : requests) {
       ToyModel model({}, script);
-      Engine engine(model, tokenizer(), {.max_sequences = 1});
+      Engine engine(model, drafting_tokenizer(), {.max_sequences = 1});
       answers_.push_back(answers(engine, model, {request}).at(0));
       std::vector<int32_t> whole = request.prompt;
       whole.insert(whole.end(), answers_.back().tokens.begin(), answers_.back().tokens.end());
@@ -116,7 +117,7 @@ class Oracle {
     }
   }
 
-  const std::vector<Answer>& answers_alone() const { return answers_; }
+  const std::vector<SpeculatedAnswer>& answers_alone() const { return answers_; }
 
   // The token `place` tokens after the history, or -1 when the answer is over.
   int32_t next(std::span<const int32_t> history, int32_t place) const {
@@ -130,7 +131,7 @@ class Oracle {
   }
 
  private:
-  std::vector<Answer> answers_;
+  std::vector<SpeculatedAnswer> answers_;
   std::vector<std::vector<int32_t>> wholes_;
 };
 
@@ -166,7 +167,7 @@ class ForcedDrafts : public testing::Test {
       ToyModel toy({.rows = rows}, ends_now_and_then);
       DraftingModel model(toy, kDrafts, chooser);
       model.confidence = confidence;
-      Engine engine(model, tokenizer(), {.speculation = speculation});
+      Engine engine(model, drafting_tokenizer(), {.speculation = speculation});
       last_ = answers(engine, toy, requests());
       for (size_t i = 0; i < last_.size(); ++i) {
         expect_same(last_[i], alone[i], what + ", rows " + std::to_string(rows) + ", " + std::to_string(i));
@@ -175,7 +176,7 @@ class ForcedDrafts : public testing::Test {
     ToyModel toy({}, ends_now_and_then);
     DraftingModel model(toy, kDrafts, chooser);
     model.confidence = confidence;
-    Engine engine(model, tokenizer(), {.max_sequences = 1, .speculation = speculation});
+    Engine engine(model, drafting_tokenizer(), {.max_sequences = 1, .speculation = speculation});
     last_.clear();
     for (size_t i = 0; i < requests().size(); ++i) {
       last_.push_back(answers(engine, toy, {requests()[i]}).at(0));
@@ -183,7 +184,7 @@ class ForcedDrafts : public testing::Test {
     }
   }
 
-  std::vector<Answer> last_;  // of the run alone
+  std::vector<SpeculatedAnswer> last_;  // of the run alone
 };
 
 SpeculationOptions every_draft() {
@@ -201,7 +202,7 @@ TEST_F(ForcedDrafts, AcceptedUpToAnyPlace) {
       return place < right ? token : (token + 1) % 640;
     };
     expect_unchanged(chooser, every_draft(), std::to_string(right) + " right");
-    for (const Answer& answer : last_) {
+    for (const SpeculatedAnswer& answer : last_) {
       EXPECT_LE(answer.most_at_once, static_cast<size_t>(right) + 1);
       EXPECT_LE(answer.accepted, answer.judged);
       EXPECT_LE(answer.judged, answer.verified);
@@ -260,7 +261,7 @@ TEST_F(ForcedDrafts, RejectionSamplingOfGreedyRequests) {
     SpeculationOptions speculation = every_draft();
     speculation.drawn = true;
     speculation.rejection = method;
-    Engine engine(model, tokenizer(), {.speculation = speculation});
+    Engine engine(model, drafting_tokenizer(), {.speculation = speculation});
     const auto got = answers(engine, toy, greedy);
     for (size_t i = 0; i < got.size(); ++i) {
       expect_same(got[i], alone.answers_alone()[i], std::to_string(i));
@@ -282,11 +283,11 @@ TEST_F(ForcedDrafts, RejectionSamplingKeepsTheLimits) {
     speculation.drawn = true;
     speculation.adaptive = adaptive;
     speculation.costs = {CostCurve({{1, 1}, {64, 2}}), CostCurve({{1, 0.1}})};
-    Engine engine(model, tokenizer(), {.speculation = speculation});
+    Engine engine(model, drafting_tokenizer(), {.speculation = speculation});
     const auto got = answers(engine, toy, requests());
     for (size_t i = 0; i < got.size(); ++i) {
       const GenerationRequest& request = requests()[i];
-      const Answer& answer = got[i];
+      const SpeculatedAnswer& answer = got[i];
       EXPECT_LE(std::ssize(answer.tokens), request.max_tokens) << i;
       if (answer.finish.reason == FinishReason::kLength) {
         EXPECT_EQ(std::ssize(answer.tokens), request.max_tokens);
@@ -309,7 +310,7 @@ TEST_F(ForcedDrafts, RejectionSamplingKeepsTheLimits) {
   }
 }
 
-struct Counts : EngineObserver {
+struct SpeculationCounts : EngineObserver {
   void on_step(const StepCounts& counts) override { decode_rows += counts.decode_rows; }
   void on_first_token(double) override { ++tokens; }
   void on_next_tokens(int64_t count, double) override { tokens += count; }
@@ -328,15 +329,15 @@ struct Counts : EngineObserver {
 };
 
 TEST_F(ForcedDrafts, CountersAgree) {
-  Counts counts;
+  SpeculationCounts counts;
   int64_t tokens = 0, accepted = 0, verified = 0;
   {
     ToyModel toy({}, ends_now_and_then);
     DraftingModel model(toy, kDrafts, [&](std::span<const int32_t> history, int32_t place) {
       return (std::max(oracle().next(history, place), 0) + (place == 3 ? 1 : 0)) % 640;
     });
-    Engine engine(model, tokenizer(), {.speculation = every_draft(), .observer = &counts});
-    for (const Answer& answer : answers(engine, toy, requests())) {
+    Engine engine(model, drafting_tokenizer(), {.speculation = every_draft(), .observer = &counts});
+    for (const SpeculatedAnswer& answer : answers(engine, toy, requests())) {
       tokens += std::ssize(answer.tokens);
       accepted += answer.accepted;
       verified += answer.verified;
@@ -371,8 +372,8 @@ TEST(Speculation, FollowsWhatPays) {
     one.max_tokens = 300;
     one.ignore_eos = true;
     one.sampling.temperature = 0;
-    Engine engine(model, tokenizer(), {.max_sequences = 1, .speculation = speculation});
-    const Answer answer = answers(engine, toy, {one}).at(0);
+    Engine engine(model, drafting_tokenizer(), {.max_sequences = 1, .speculation = speculation});
+    const SpeculatedAnswer answer = answers(engine, toy, {one}).at(0);
     EXPECT_EQ(answer.tokens.size(), 300u);
     return std::pair{toy.steps(), model.drafted()};
   };
@@ -391,12 +392,12 @@ TEST(Speculation, SurvivesAFailedDraft) {
     if (std::exchange(fail, false)) throw Error("a rank is gone");
     return 3;
   });
-  Engine engine(model, tokenizer(), {.speculation = every_draft()});
+  Engine engine(model, drafting_tokenizer(), {.speculation = every_draft()});
   GenerationRequest one;
   one.prompt = {5, 6, 7};
   one.max_tokens = 20;
   one.ignore_eos = true;
-  const Answer failed = answers(engine, toy, {one}).at(0);
+  const SpeculatedAnswer failed = answers(engine, toy, {one}).at(0);
   EXPECT_EQ(failed.finish.reason, FinishReason::kError);
   EXPECT_NE(failed.finish.error.find("a rank is gone"), std::string::npos);
   EXPECT_EQ(answers(engine, toy, {one}).at(0).tokens.size(), 20u);
