@@ -90,7 +90,7 @@ bool matches(const LiveExpectation& expectation, const Finding& finding) {
   return live_line_of(finding).find(expectation.evidence) != std::string::npos;
 }
 
-std::string listed(const Findings& findings) {
+std::string live_listed(const Findings& findings) {
   std::string text;
   for (const Finding& finding : findings) text += "  " + live_line_of(finding) + "\n";
   return text;
@@ -122,8 +122,8 @@ TEST(Live, EveryCaseNamesExactlyItsFaults) {
         findings.erase(found);
       }
     }
-    EXPECT_EQ(missing, "") << "not reported. Left over:\n" << listed(findings);
-    if (missing.empty()) EXPECT_EQ(listed(findings), "") << "reported, but not expected";
+    EXPECT_EQ(missing, "") << "not reported. Left over:\n" << live_listed(findings);
+    if (missing.empty()) EXPECT_EQ(live_listed(findings), "") << "reported, but not expected";
   }
   std::string silent;
   for (const Rule& rule : live_rules()) {
@@ -134,10 +134,10 @@ TEST(Live, EveryCaseNamesExactlyItsFaults) {
 
 TEST(Live, HealthyClustersAreSilent) {
   for (const char* profile : {"cluster-64k", "cluster-tp4"}) {
-    EXPECT_EQ(listed(ProbeCorpus(profile).diagnose()), "") << profile;
+    EXPECT_EQ(live_listed(ProbeCorpus(profile).diagnose()), "") << profile;
     ProbeCorpus stopped(profile);
     stopped.apply("stopped");
-    EXPECT_EQ(listed(stopped.diagnose()), "") << profile << ", stopped";
+    EXPECT_EQ(live_listed(stopped.diagnose()), "") << profile << ", stopped";
   }
 }
 
