@@ -44,8 +44,8 @@ silent() { ! grep -qE -- "$1" "$work/out" || fail "should not say: $1"; }
 for n in $(seq "$nodes"); do
   ssh -F "$lab/ssh_config" -o BatchMode=yes "node$n" sh -s <<'NODE'
 set -eu
-mkdir -p /root/projects/spark-deploy/build/release/apps
-printf '#!/bin/sh\n' >/root/projects/spark-deploy/build/release/apps/spark-engine
+engine=/root/projects/spark-deploy/build/release/apps/spark-engine
+[ -e "$engine" ] || { mkdir -p "${engine%/*}" && printf '#!/bin/sh\n' >"$engine"; }
 NODE
 done
 doctor 1

@@ -92,7 +92,7 @@ std::string mode_text(unsigned mode) {
   return text;
 }
 
-std::string change_text(const Change& change) {
+std::string change_text(const HostChange& change) {
   std::string command;
   for (const std::string& word : change.command) command += (command.empty() ? "" : " ") + shell_quote(word);
   switch (change.kind) {
@@ -124,7 +124,7 @@ class Executor {
  public:
   explicit Executor(Host& host) : host_(host), state_(load_state(host)) {}
 
-  void apply(const Change& change) {
+  void apply(const HostChange& change) {
     switch (change.kind) {
       case ChangeKind::kInstall:
       case ChangeKind::kReplace:
@@ -182,7 +182,7 @@ class Executor {
     }
   }
 
-  void install(const Change& change) {
+  void install(const HostChange& change) {
     wanted_content_ = change.file.content;
     remember(change.subject);
     const auto created = host_.write(change.subject, change.file);
@@ -191,7 +191,7 @@ class Executor {
     save_state(host_, state_);
   }
 
-  void test_sshd(const Change& change) {
+  void test_sshd(const HostChange& change) {
     try {
       host_.run(change.command);
     } catch (const Error& refused) {
@@ -203,7 +203,7 @@ class Executor {
     }
   }
 
-  void disable(const Change& change) {
+  void disable(const HostChange& change) {
     const bool known = std::any_of(state_.units.begin(), state_.units.end(),
                                    [&](const auto& unit) { return unit.name == change.subject; });
     if (!known) {
@@ -246,7 +246,7 @@ RecoveryPlan plan_apply(const Host& host, const RecoveryPolicy& policy, const Fa
   for (const std::string& name : units) {
     const Unit* unit = unit_of(facts, name);
     if (unit == nullptr || (!unit->running() && !unit->enabled())) continue;
-    Change change{ChangeKind::kDisableUnit, name, {"systemctl", "disable", "--now", name}};
+    HostChange change{ChangeKind::kDisableUnit, name, {"systemctl", "disable", "--now", name}};
     change.was_enabled = unit->enabled();
     change.was_active = unit->running();
     plan.changes.push_back(std::move(change));
@@ -293,14 +293,14 @@ RecoveryPlan plan_revert(const Host& host) {
 
 std::string plan_text(const RecoveryPlan& plan) {
   std::string text = plan.revert ? "revert plan\n" : "apply plan\n";
-  for (const Change& change : plan.changes) text += "  " + change_text(change) + "\n";
+  for (const HostChange& change : plan.changes) text += "  " + change_text(change) + "\n";
   if (plan.changes.empty()) text += "  nothing to do\n";
   return text;
 }
 
 void execute(Host& host, const RecoveryPlan& plan, const std::function<void(const std::string&)>& report) {
   Executor executor(host);
-  for (const Change& change : plan.changes) {
+  for (const HostChange& change : plan.changes) {
     if (report) report(change_text(change));
     executor.apply(change);
   }

@@ -36,7 +36,7 @@ enum class ChangeKind {
   kEnableUnit,  // revert
 };
 
-struct Change {
+struct HostChange {
   ChangeKind kind = ChangeKind::kCommand;
   std::string subject;  // path, unit or terminal
   std::vector<std::string> command = {};
@@ -46,7 +46,7 @@ struct Change {
 
 struct RecoveryPlan {
   bool revert = false;
-  std::vector<Change> changes;  // in order; empty: nothing to do
+  std::vector<HostChange> changes;  // in order; empty: nothing to do
 };
 
 // Throws Error when a file of the policy's place is a folder, or the state of an earlier apply cannot be
