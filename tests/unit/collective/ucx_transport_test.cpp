@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <chrono>
 #include <thread>
 
@@ -22,11 +23,14 @@ void on_ucx_ranks(int32_t ranks, bool shared_memory, const std::function<void(Uc
         rank, ranks, UcxOptions{.spin_us = 2, .shared_memory = shared_memory}));
     addresses.push_back(transports.back()->address());
   }
+  // As after a rendezvous, no rank goes before all are connected: their shared memory goes with them.
+  std::barrier connected(ranks);
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       UcxTransport& transport = *transports[static_cast<size_t>(rank)];
       transport.connect(addresses);
+      connected.arrive_and_wait();
       work(transport);
       transports[static_cast<size_t>(rank)].reset();
     });
