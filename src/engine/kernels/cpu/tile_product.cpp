@@ -243,8 +243,8 @@ HWY_NOINLINE void double_rows(const float* values, const RowView* rows, int64_t 
   }
 }
 
-void tile_product_double_simd(const uint8_t* data, const RowView* rows, int64_t count, int64_t first,
-                              int64_t last, int64_t outputs, double* out) {
+void f32_product_simd(const uint8_t* data, const RowView* rows, int64_t count, int64_t first, int64_t last,
+                      int64_t outputs, double* out) {
   const auto* values = reinterpret_cast<const float*>(data) + first * kBlock * kTile;
   const int64_t inputs = (last - first) * kBlock;
   const auto lanes = static_cast<size_t>(outputs);
@@ -320,9 +320,39 @@ HWY_INLINE void columns(const TileSource& source, size_t lane, const float* cons
   if (kKeep) store_totals<M, V>(totals, out, lane);
 }
 
-template <typename Format, int M>
+// The same with totals in double.
+template <typename Format, int M, int V>
+HWY_INLINE void columns(const TileSource& source, size_t lane, const float* const* x,
+                        const float* const* scale, int64_t first, int64_t last, double* out) {
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 8
+    for (int v = 0; v < 2 * V; ++v)
+      hn::StoreU(hn::Zero(DD()), DD(), out + m * kTile + lane + static_cast<size_t>(v) * kDoubles);
+  }
+  for (int64_t b = first; b < last; ++b) {
+    Sums<M, V> sums, terms;
+    clear<M, V>(sums);
+    clear<M, V>(terms);
+    Format::template block<M, V>(source.data + b * Format::kBlockBytes, lane, x, b * kBlock, sums);
+    add_block<Format, M, V>(source, lane, scale, b, sums, terms);
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) {
+        double* total = out + m * kTile + lane + static_cast<size_t>(v) * kLanes;
+        hn::StoreU(hn::Add(hn::LoadU(DD(), total), low_doubles(terms[m][v])), DD(), total);
+        total += kDoubles;
+        hn::StoreU(hn::Add(hn::LoadU(DD(), total), high_doubles(terms[m][v])), DD(), total);
+      }
+    }
+  }
+}
+
+// Out: float, or double for totals that are not to be rounded.
+template <typename Format, int M, typename Out>
 HWY_NOINLINE void rows_pass(const TileSource& source, const RowView* rows, int64_t count, int64_t first,
-                            int64_t last, float* out) {
+                            int64_t last, Out* out) {
   constexpr int kVectors = M == 1 ? kWide : 2;
   const float* x[M];
   const float* scale[M];
@@ -335,9 +365,9 @@ HWY_NOINLINE void rows_pass(const TileSource& source, const RowView* rows, int64
     columns<Format, M, kVectors>(source, lane, x, scale, first, last, out);
 }
 
-template <typename Format>
+template <typename Format, typename Out>
 void all_rows(const TileSource& source, const RowView* rows, int64_t count, int64_t first, int64_t last,
-              float* out) {
+              Out* out) {
   for (int64_t m = 0; m < count;) {
     const int64_t left = count - m;
     int64_t taken = std::min<int64_t>(left, kMaxRows);
@@ -355,9 +385,9 @@ void all_rows(const TileSource& source, const RowView* rows, int64_t count, int6
   }
 }
 
-void tile_product_simd(WeightFormat format, const uint8_t* data, const uint8_t* scales, const RowView* rows,
-                       int64_t count, int64_t first, int64_t last, float* out) {
-  const TileSource source{data, scales};
+template <typename Out>
+HWY_INLINE void packed_product(WeightFormat format, const TileSource& source, const RowView* rows,
+                               int64_t count, int64_t first, int64_t last, Out* out) {
   switch (format) {
     case WeightFormat::kFp8:
       return all_rows<Fp8>(source, rows, count, first, last, out);
@@ -366,8 +396,17 @@ void tile_product_simd(WeightFormat format, const uint8_t* data, const uint8_t* 
     case WeightFormat::kBf16:
       return all_rows<Bf16>(source, rows, count, first, last, out);
     case WeightFormat::kF32:
-      return;  // tile_product_double_simd
+      return;  // f32_product_simd
   }
+}
+
+void tile_product_simd(WeightFormat format, const uint8_t* data, const uint8_t* scales, const RowView* rows,
+                       int64_t count, int64_t first, int64_t last, float* out) {
+  packed_product(format, {data, scales}, rows, count, first, last, out);
+}
+void tile_product_double_simd(WeightFormat format, const uint8_t* data, const uint8_t* scales,
+                              const RowView* rows, int64_t count, int64_t first, int64_t last, double* out) {
+  packed_product(format, {data, scales}, rows, count, first, last, out);
 }
 
 }  // namespace spark::engine::cpu::HWY_NAMESPACE
@@ -378,12 +417,29 @@ namespace spark::engine::cpu {
 
 HWY_EXPORT(tile_product_simd);
 HWY_EXPORT(tile_product_double_simd);
+HWY_EXPORT(f32_product_simd);
+
+namespace {
+
+const uint8_t* scales_of(const PackedWeight& weight, int64_t tile) {
+  const uint8_t* scales = weight.scales.as<uint8_t>();
+  if (weight.format == WeightFormat::kFp8) scales += tile * weight.blocks * 4;
+  if (weight.format == WeightFormat::kFp4) scales += tile * weight.blocks * kTile;
+  return scales;
+}
+
+}  // namespace
 
 void tile_product_double(const PackedWeight& weight, int64_t tile, const RowView* rows, int64_t count,
                          int64_t first, int64_t last, double* out) {
+  if (weight.format == WeightFormat::kF32) {
+    HWY_DYNAMIC_DISPATCH(f32_product_simd)
+    (weight.tile_data(tile), rows, count, first, last, std::min<int64_t>(kTile, weight.rows - tile * kTile),
+     out);
+    return;
+  }
   HWY_DYNAMIC_DISPATCH(tile_product_double_simd)
-  (weight.tile_data(tile), rows, count, first, last, std::min<int64_t>(kTile, weight.rows - tile * kTile),
-   out);
+  (weight.format, weight.tile_data(tile), scales_of(weight, tile), rows, count, first, last, out);
 }
 
 void tile_product(const PackedWeight& weight, int64_t tile, const RowView* rows, int64_t count, int64_t first,
@@ -397,11 +453,8 @@ void tile_product(const PackedWeight& weight, int64_t tile, const RowView* rows,
     }
     return;
   }
-  const uint8_t* scales = weight.scales.as<uint8_t>();
-  if (weight.format == WeightFormat::kFp8) scales += tile * weight.blocks * 4;
-  if (weight.format == WeightFormat::kFp4) scales += tile * weight.blocks * kTile;
   HWY_DYNAMIC_DISPATCH(tile_product_simd)
-  (weight.format, weight.tile_data(tile), scales, rows, count, first, last, out);
+  (weight.format, weight.tile_data(tile), scales_of(weight, tile), rows, count, first, last, out);
 }
 
 void tile_product_fp4(const uint32_t* words, const uint8_t* scales, int64_t blocks, const RowView* rows,
