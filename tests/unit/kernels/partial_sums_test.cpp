@@ -2,6 +2,9 @@
 // once, give the bits of the whole.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "engine/kernels/cpu/cpu_backend.h"
 #include "engine/kernels/cpu/simd_targets.h"
 #include "engine/kernels/reference/reference_backend.h"
@@ -12,6 +15,7 @@ namespace {
 
 using cases::HostExpert;
 using cases::HostWeight;
+using cases::quantised;
 using cases::QuantisedHost;
 using cases::Random;
 
