@@ -301,6 +301,33 @@ HWY_INLINE void store_totals(const Sums<M, V>& totals, float* out, size_t lane) 
   }
 }
 
+// Adds a block's sums, scaled, to totals in memory; in double the terms are those of add_block().
+template <typename Format, int M, int V>
+HWY_INLINE void add_to_totals(const TileSource& source, size_t lane, const float* const* scale, int64_t b,
+                              const Sums<M, V>& sums, float* out) {
+  Sums<M, V> totals;
+  load_totals<M, V>(out, lane, totals);
+  add_block<Format, M, V>(source, lane, scale, b, sums, totals);
+  store_totals<M, V>(totals, out, lane);
+}
+template <typename Format, int M, int V>
+HWY_INLINE void add_to_totals(const TileSource& source, size_t lane, const float* const* scale, int64_t b,
+                              const Sums<M, V>& sums, double* out) {
+  Sums<M, V> terms;
+  clear<M, V>(terms);
+  add_block<Format, M, V>(source, lane, scale, b, sums, terms);
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) {
+      double* total = out + m * kTile + lane + static_cast<size_t>(v) * kLanes;
+      hn::StoreU(hn::Add(hn::LoadU(DD(), total), low_doubles(terms[m][v])), DD(), total);
+      total += kDoubles;
+      hn::StoreU(hn::Add(hn::LoadU(DD(), total), high_doubles(terms[m][v])), DD(), total);
+    }
+  }
+}
+
 // M rows, V vectors of outputs from `lane` on, all blocks. Totals stay in registers where there is room.
 template <typename Format, int M, int V>
 HWY_INLINE void columns(const TileSource& source, size_t lane, const float* const* x,
@@ -331,21 +358,10 @@ HWY_INLINE void columns(const TileSource& source, size_t lane, const float* cons
       hn::StoreU(hn::Zero(DD()), DD(), out + m * kTile + lane + static_cast<size_t>(v) * kDoubles);
   }
   for (int64_t b = first; b < last; ++b) {
-    Sums<M, V> sums, terms;
+    Sums<M, V> sums;
     clear<M, V>(sums);
-    clear<M, V>(terms);
     Format::template block<M, V>(source.data + b * Format::kBlockBytes, lane, x, b * kBlock, sums);
-    add_block<Format, M, V>(source, lane, scale, b, sums, terms);
-#pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) {
-        double* total = out + m * kTile + lane + static_cast<size_t>(v) * kLanes;
-        hn::StoreU(hn::Add(hn::LoadU(DD(), total), low_doubles(terms[m][v])), DD(), total);
-        total += kDoubles;
-        hn::StoreU(hn::Add(hn::LoadU(DD(), total), high_doubles(terms[m][v])), DD(), total);
-      }
-    }
+    add_to_totals<Format, M, V>(source, lane, scale, b, sums, out);
   }
 }
 
