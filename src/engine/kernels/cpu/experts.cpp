@@ -99,6 +99,30 @@ void down_tile(const Pass& pass, int64_t tile, Buffer& scratch) {
   }
 }
 
+// The same in double, with nothing rounded in between.
+void down_tile_unrounded(const Pass& pass, int64_t tile, Buffer& scratch) {
+  const int64_t size = padded_rows(pass.rows) * kTile;
+  auto* sum = scratch.get<double>(static_cast<size_t>(2 * size));
+  double* y = sum + size;
+  std::fill_n(sum, size, 0.0);
+  for (int64_t s = 0; s < pass.share_count; ++s) {
+    const Share& share = pass.shares[s];
+    const PackedWeight& w2 = packed_form(share.weights->w2);
+    tile_product_double(w2, tile, pass.gated + share.first, share.rows, 0, w2.blocks, y);
+    for (int64_t i = 0; i < share.rows; ++i) {
+      double* into = sum + pass.row_of[share.first + i] * kTile;
+      for (int64_t n = 0; n < kTile; ++n) into[n] += y[i * kTile + n];
+    }
+  }
+  const int64_t hidden = pass.args.hidden;
+  const auto lanes = static_cast<int>(std::min<int64_t>(kTile, hidden - tile * kTile));
+  double* out = pass.args.y_f64 + pass.first_row * hidden + tile * kTile;
+  for (int64_t m = 0; m < pass.rows; ++m) {
+    if (pass.args.step.sequence[pass.first_row + m] >= 0)
+      store_tile_f64(sum + m * kTile, 1, lanes, out + m * hidden, hidden);
+  }
+}
+
 // Slots sorted by expert: counting sort over the rows' choices.
 struct Plan {
   Share* shares;
@@ -177,7 +201,12 @@ void run_pass(Context& ctx, const ExpertsArgs& args, int64_t first_row, int64_t 
     gate_tile(pass, plan.shares[task / blocks], task % blocks, ctx.scratch[static_cast<size_t>(worker)]);
   });
   ctx.pool.run((args.hidden + kTile - 1) / kTile, down_ns, [&](int64_t tile, int worker) {
-    down_tile(pass, tile, ctx.scratch[static_cast<size_t>(worker)]);
+    Buffer& scratch = ctx.scratch[static_cast<size_t>(worker)];
+    if (args.y_f64 != nullptr) {
+      down_tile_unrounded(pass, tile, scratch);
+    } else {
+      down_tile(pass, tile, scratch);
+    }
   });
 }
 
@@ -194,6 +223,7 @@ void route(Context& ctx, const RouteArgs& args) {
 
 void experts(Context& ctx, const ExpertsArgs& args) {
   SPARK_CHECK(args.hidden % kBlock == 0 && args.width % kBlock == 0);
+  SPARK_CHECK((args.y != nullptr) != (args.y_f64 != nullptr));
   for (int64_t first = 0; first < args.step.rows; first += kRowsPerPass)
     run_pass(ctx, args, first, std::min<int64_t>(kRowsPerPass, args.step.rows - first));
 }

@@ -321,6 +321,10 @@ void store_tile_f32(const float* tile, int64_t rows, int lanes, float* y, int64_
   for (int64_t m = 0; m < rows; ++m)
     std::memcpy(y + m * stride, tile + m * kTile, static_cast<size_t>(lanes) * sizeof(float));
 }
+void store_tile_f64(const double* tile, int64_t rows, int lanes, double* y, int64_t stride) {
+  for (int64_t m = 0; m < rows; ++m)
+    std::memcpy(y + m * stride, tile + m * kTile, static_cast<size_t>(lanes) * sizeof(double));
+}
 void quantise_row(const uint16_t* x, int64_t n, uint8_t* codes, uint8_t* scales) {
   HWY_DYNAMIC_DISPATCH(quantise_row_simd)(x, n, codes, scales);
 }

@@ -14,6 +14,7 @@ void floats_from_codes(const uint8_t* codes, const uint8_t* scales, int64_t n, f
 // Tile results [rows][32] to `lanes` columns of the output.
 void store_tile_bf16(const float* tile, int64_t rows, int lanes, uint16_t* y, int64_t stride);
 void store_tile_f32(const float* tile, int64_t rows, int lanes, float* y, int64_t stride);
+void store_tile_f64(const double* tile, int64_t rows, int lanes, double* y, int64_t stride);
 
 // The FP8 block-32 quantiser, from BF16 and from FP32 values that were rounded to BF16.
 void quantise_row(const uint16_t* x, int64_t n, uint8_t* codes, uint8_t* scales);

@@ -1,6 +1,6 @@
-#include <algorithm>
-
 #include "engine/kernels/cpu/tile_product.h"
+
+#include <algorithm>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/kernels/cpu/tile_product.cpp"
@@ -286,8 +286,8 @@ HWY_NOINLINE void double_rows(const float* values, const RowView* rows, int64_t 
   }
 }
 
-void tile_product_double_simd(const uint8_t* data, const RowView* rows, int64_t count, int64_t first,
-                              int64_t last, int64_t outputs, double* out) {
+void f32_product_simd(const uint8_t* data, const RowView* rows, int64_t count, int64_t first, int64_t last,
+                      int64_t outputs, double* out) {
   const auto* values = reinterpret_cast<const float*>(data) + first * kBlock * kTile;
   const int64_t inputs = (last - first) * kBlock;
   const auto lanes = static_cast<size_t>(outputs);
@@ -346,6 +346,33 @@ HWY_INLINE void store_totals(const Sums<M, V>& totals, float* out, size_t lane) 
   }
 }
 
+// Adds a block's sums, scaled, to totals in memory; in double the terms are those of add_block().
+template <typename Format, int M, int V>
+HWY_INLINE void add_to_totals(const TileSource& source, size_t lane, const float* const* scale, int64_t b,
+                              const Sums<M, V>& sums, float* out) {
+  Sums<M, V> totals;
+  load_totals<M, V>(out, lane, totals);
+  add_block<Format, M, V>(source, lane, scale, b, sums, totals);
+  store_totals<M, V>(totals, out, lane);
+}
+template <typename Format, int M, int V>
+HWY_INLINE void add_to_totals(const TileSource& source, size_t lane, const float* const* scale, int64_t b,
+                              const Sums<M, V>& sums, double* out) {
+  Sums<M, V> terms;
+  clear<M, V>(terms);
+  add_block<Format, M, V>(source, lane, scale, b, sums, terms);
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) {
+      double* total = out + m * kTile + lane + static_cast<size_t>(v) * kLanes;
+      hn::StoreU(hn::Add(hn::LoadU(DD(), total), low_doubles(terms[m][v])), DD(), total);
+      total += kDoubles;
+      hn::StoreU(hn::Add(hn::LoadU(DD(), total), high_doubles(terms[m][v])), DD(), total);
+    }
+  }
+}
+
 // M rows, V vectors of outputs from `lane` on, all blocks. Totals stay in registers where there is room.
 template <typename Format, int M, int V>
 HWY_INLINE void columns(const TileSource& source, size_t lane, const float* const* x,
@@ -365,9 +392,28 @@ HWY_INLINE void columns(const TileSource& source, size_t lane, const float* cons
   if (kKeep) store_totals<M, V>(totals, out, lane);
 }
 
-template <typename Format, int M>
+// The same with totals in double.
+template <typename Format, int M, int V>
+HWY_INLINE void columns(const TileSource& source, size_t lane, const float* const* x,
+                        const float* const* scale, int64_t first, int64_t last, double* out) {
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 8
+    for (int v = 0; v < 2 * V; ++v)
+      hn::StoreU(hn::Zero(DD()), DD(), out + m * kTile + lane + static_cast<size_t>(v) * kDoubles);
+  }
+  for (int64_t b = first; b < last; ++b) {
+    Sums<M, V> sums;
+    clear<M, V>(sums);
+    Format::template block<M, V>(source.data + b * Format::kBlockBytes, lane, x, b * kBlock, sums);
+    add_to_totals<Format, M, V>(source, lane, scale, b, sums, out);
+  }
+}
+
+// Out: float, or double for totals that are not to be rounded.
+template <typename Format, int M, typename Out>
 HWY_NOINLINE void rows_pass(const TileSource& source, const RowView* rows, int64_t count, int64_t first,
-                            int64_t last, float* out) {
+                            int64_t last, Out* out) {
   constexpr int kVectors = M == 1 ? kWide : 2;
   const float* x[M];
   const float* scale[M];
@@ -381,9 +427,9 @@ HWY_NOINLINE void rows_pass(const TileSource& source, const RowView* rows, int64
 }
 
 // M rows against the unpacked weights w [inputs][outputs] of block b; adds to `out`.
-template <typename Format, int M>
+template <typename Format, int M, typename Out>
 HWY_INLINE void unpacked_block(const TileSource& source, const float* w, const RowView* rows, int64_t count,
-                               int64_t b, float* out) {
+                               int64_t b, Out* out) {
   const float* x[M];
   const float* scale[M];
 #pragma GCC unroll 8
@@ -393,25 +439,23 @@ HWY_INLINE void unpacked_block(const TileSource& source, const float* w, const R
     scale[m] = row.scale;
   }
   for (size_t lane = 0; lane < kTile; lane += 2 * kLanes) {
-    Sums<M, 2> sums, totals;
+    Sums<M, 2> sums;
     clear<M, 2>(sums);
 #pragma GCC unroll 4
     for (int k = 0; k < kBlock; ++k) {
       const VF wk[2] = {load(w + k * kTile + lane), load(w + k * kTile + lane + kLanes)};
       accumulate<M, 2>(wk, x, b * kBlock + k, sums);
     }
-    load_totals<M, 2>(out, lane, totals);
-    add_block<Format, M, 2>(source, lane, scale, b, sums, totals);
-    store_totals<M, 2>(totals, out, lane);
+    add_to_totals<Format, M, 2>(source, lane, scale, b, sums, out);
   }
 }
 
 // More rows than one pass takes: a block is unpacked once for all of them. Sums are those of columns().
-template <typename Format>
+template <typename Format, typename Out>
 HWY_NOINLINE void unpacked_rows(const TileSource& source, const RowView* rows, int64_t count, int64_t first,
-                                int64_t last, float* out) {
+                                int64_t last, Out* out) {
   HWY_ALIGN float w[kBlock * kTile];
-  std::fill_n(out, (count + kMaxRows - 1) / kMaxRows * kMaxRows * kTile, 0.0F);
+  std::fill_n(out, (count + kMaxRows - 1) / kMaxRows * kMaxRows * kTile, Out(0));
   for (int64_t b = first; b < last; ++b) {
     Format::unpack(source.data + b * Format::kBlockBytes, w);
     for (int64_t m = 0; m < count; m += kMaxRows) {
@@ -425,9 +469,9 @@ HWY_NOINLINE void unpacked_rows(const TileSource& source, const RowView* rows, i
   }
 }
 
-template <typename Format>
+template <typename Format, typename Out>
 void all_rows(const TileSource& source, const RowView* rows, int64_t count, int64_t first, int64_t last,
-              float* out) {
+              Out* out) {
   if constexpr (Format::kScaled) {
     if (count > kMaxRows + 2) return unpacked_rows<Format>(source, rows, count, first, last, out);
   }
@@ -448,9 +492,9 @@ void all_rows(const TileSource& source, const RowView* rows, int64_t count, int6
   }
 }
 
-void tile_product_simd(WeightFormat format, const uint8_t* data, const uint8_t* scales, const RowView* rows,
-                       int64_t count, int64_t first, int64_t last, float* out) {
-  const TileSource source{data, scales};
+template <typename Out>
+HWY_INLINE void packed_product(WeightFormat format, const TileSource& source, const RowView* rows,
+                               int64_t count, int64_t first, int64_t last, Out* out) {
   switch (format) {
     case WeightFormat::kFp8:
       return all_rows<Fp8>(source, rows, count, first, last, out);
@@ -459,8 +503,17 @@ void tile_product_simd(WeightFormat format, const uint8_t* data, const uint8_t* 
     case WeightFormat::kBf16:
       return all_rows<Bf16>(source, rows, count, first, last, out);
     case WeightFormat::kF32:
-      return;  // tile_product_double_simd
+      return;  // f32_product_simd
   }
+}
+
+void tile_product_simd(WeightFormat format, const uint8_t* data, const uint8_t* scales, const RowView* rows,
+                       int64_t count, int64_t first, int64_t last, float* out) {
+  packed_product(format, {data, scales}, rows, count, first, last, out);
+}
+void tile_product_double_simd(WeightFormat format, const uint8_t* data, const uint8_t* scales,
+                              const RowView* rows, int64_t count, int64_t first, int64_t last, double* out) {
+  packed_product(format, {data, scales}, rows, count, first, last, out);
 }
 
 }  // namespace spark::engine::cpu::HWY_NAMESPACE
@@ -471,12 +524,29 @@ namespace spark::engine::cpu {
 
 HWY_EXPORT(tile_product_simd);
 HWY_EXPORT(tile_product_double_simd);
+HWY_EXPORT(f32_product_simd);
+
+namespace {
+
+const uint8_t* scales_of(const PackedWeight& weight, int64_t tile) {
+  const uint8_t* scales = weight.scales.as<uint8_t>();
+  if (weight.format == WeightFormat::kFp8) scales += tile * weight.blocks * 4;
+  if (weight.format == WeightFormat::kFp4) scales += tile * weight.blocks * kTile;
+  return scales;
+}
+
+}  // namespace
 
 void tile_product_double(const PackedWeight& weight, int64_t tile, const RowView* rows, int64_t count,
                          int64_t first, int64_t last, double* out) {
+  if (weight.format == WeightFormat::kF32) {
+    HWY_DYNAMIC_DISPATCH(f32_product_simd)
+    (weight.tile_data(tile), rows, count, first, last, std::min<int64_t>(kTile, weight.rows - tile * kTile),
+     out);
+    return;
+  }
   HWY_DYNAMIC_DISPATCH(tile_product_double_simd)
-  (weight.tile_data(tile), rows, count, first, last, std::min<int64_t>(kTile, weight.rows - tile * kTile),
-   out);
+  (weight.format, weight.tile_data(tile), scales_of(weight, tile), rows, count, first, last, out);
 }
 
 void tile_product(const PackedWeight& weight, int64_t tile, const RowView* rows, int64_t count, int64_t first,
@@ -490,11 +560,8 @@ void tile_product(const PackedWeight& weight, int64_t tile, const RowView* rows,
     }
     return;
   }
-  const uint8_t* scales = weight.scales.as<uint8_t>();
-  if (weight.format == WeightFormat::kFp8) scales += tile * weight.blocks * 4;
-  if (weight.format == WeightFormat::kFp4) scales += tile * weight.blocks * kTile;
   HWY_DYNAMIC_DISPATCH(tile_product_simd)
-  (weight.format, weight.tile_data(tile), scales, rows, count, first, last, out);
+  (weight.format, weight.tile_data(tile), scales_of(weight, tile), rows, count, first, last, out);
 }
 
 void tile_product_fp4(const uint32_t* words, const uint8_t* scales, int64_t blocks, const RowView* rows,
