@@ -49,8 +49,9 @@ engine::RankSettings rank_settings(const EngineFlags& flags, const engine::LoadO
 // Not every process may ask for that.
 void hurry() {
   std::error_code failed;
-  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", failed)) {
-    ::setpriority(PRIO_PROCESS, static_cast<id_t>(std::atoi(thread.path().filename().c_str())), -10);
+  std::filesystem::directory_iterator threads("/proc/self/task", failed);
+  for (const std::filesystem::directory_iterator end; !failed && threads != end; threads.increment(failed)) {
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(std::atoi(threads->path().filename().c_str())), -10);
   }
 }
 
