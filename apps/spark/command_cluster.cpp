@@ -1,13 +1,18 @@
 // spark cluster: moves checkouts, starts and stops the service on all nodes.
 #include <CLI/CLI.hpp>
+#include <chrono>
+#include <condition_variable>
 #include <iostream>
 #include <memory>
+#include <mutex>
 
 #include "../signal_watch.h"
 #include "commands.h"
 #include "common/error.h"
+#include "common/units.h"
 #include "ops/doctor/doctor.h"
 #include "ops/launch/cluster.h"
+#include "ops/launch/log_shipping.h"
 #include "ops/launch/sync.h"
 #include "site_options.h"
 
@@ -103,6 +108,40 @@ void run_cluster(ClusterVerb verb, const ClusterFlags& flags, const SiteOptions&
   outcome.code = exit_code_of(result);
 }
 
+struct LogFlags {
+  bool follow = false;
+  double every_s = 5;
+};
+
+void run_logs(const LogFlags& flags, const SiteOptions& options, Outcome& outcome) {
+  const ops::Repository repository(options.repository);
+  const ops::Site site = options.load(repository);
+  ops::throw_if_any_fault(site);
+  const ops::Remote remote;
+  const std::vector<ops::RankLaunch> launches = ops::plan_launches(site);
+  const ops::LogRing ring{.folder = ops::log_folder(repository, site.profile.service_name())};
+  std::stop_source stop;
+  const SignalWatch watch([&](int) { stop.request_stop(); });
+  std::mutex mutex;
+  std::unique_lock lock(mutex);
+  std::condition_variable_any wake;
+  do {
+    outcome.code = ExitCode::kOk;
+    for (const ops::ShippedLog& log : ops::ship_logs(remote, site, launches, ring, stop.get_token())) {
+      if (!log.problem.empty()) {
+        std::cerr << log.node << ": " << log.problem << "\n";
+        outcome.code = ExitCode::kFindings;
+      } else if (log.bytes > 0 || !flags.follow) {
+        std::cout << log.node << ": " << format_bytes(log.bytes) << " new in " << ring.folder << "/"
+                  << log.node << ".log" << std::endl;
+      }
+    }
+    if (flags.follow)
+      wake.wait_for(lock, stop.get_token(), std::chrono::duration<double>(flags.every_s),
+                    [] { return false; });
+  } while (flags.follow && !stop.stop_requested());
+}
+
 void add_common_flags(CLI::App& command, ClusterFlags& flags) {
   command.fallthrough();
   command.add_flag("--apply", flags.apply,
@@ -141,6 +180,15 @@ void add_cluster_command(CLI::App& app, Outcome& outcome, const SiteOptions& opt
   const auto [stop, stop_flags] = add("stop", "Stop every rank, the head first", ClusterVerb::kStop);
   stop->add_flag("--remove", stop_flags->options.stop.remove, "Remove the containers as well");
   stop->add_flag("--parallel", stop_flags->options.stop.parallel, "All nodes at once");
+  auto log_flags = std::make_shared<LogFlags>();
+  CLI::App* logs =
+      cluster->add_subcommand("logs", "Bring the ranks' logs here, into rings of files; changes no node");
+  logs->fallthrough();
+  logs->add_flag("--follow", log_flags->follow, "Again and again, until Ctrl-C");
+  logs->add_option("--every", log_flags->every_s, "Seconds between two rounds of --follow")
+      ->capture_default_str()
+      ->check(CLI::Range(0.2, 86400.0));
+  logs->callback([log_flags, &options, &outcome] { run_logs(*log_flags, options, outcome); });
 }
 
 }  // namespace spark::app

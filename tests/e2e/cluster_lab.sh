@@ -12,7 +12,7 @@ lab_start "$@"
 repo=$lab/site
 ( cd "$repo" && echo '# a change' >>docs/note.md && git add -A && git -c user.name=t -c user.email=t@t commit -qm 'A note' )
 run 1 cluster sync --apply
-says 'is not on any branch of the origin'
+says "is not on the origin's branch main"
 ( cd "$repo" && git push -q origin HEAD:main )
 run 1 cluster start --apply
 says '[start.commit]'

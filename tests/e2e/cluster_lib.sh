@@ -30,7 +30,7 @@ lab_start() {
   all=$(seq -s ' ' "$nodes")
   trap lab_end EXIT
   trap 'exit 130' INT TERM
-  "$spark" --repository "$source" lab up --dir "$lab" --nodes "$nodes" --engine "$engine" >"$work/up" 2>&1 ||
+  "$spark" --repository "$source" lab up --dir "$lab" --nodes "$nodes" --memory "${lab_memory:-8G}" --engine "$engine" >"$work/up" 2>&1 ||
     { cat "$work/up" >&2; fail "up failed"; }
   grep -q 'nodes, docker' "$work/up" || skip "no container engine here: $(sed -n 's/^The lab runs: //p' "$work/up")"
   SPARK_SSH_CONFIG=$lab/ssh_config

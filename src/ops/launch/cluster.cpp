@@ -12,6 +12,7 @@
 #include "common/units.h"
 #include "ops/doctor/doctor.h"
 #include "ops/launch/evidence.h"
+#include "ops/launch/log_shipping.h"
 #include "ops/launch/preflight.h"
 
 namespace spark::ops {
@@ -242,13 +243,27 @@ ClusterOutcome ClusterCommand::report_end(const std::string& command, const RunR
   return result.unreachable ? ClusterOutcome::kUnreachable : ClusterOutcome::kFailed;
 }
 
+void ClusterCommand::ship() {
+  const LogRing ring{.folder = log_folder(repository_, site_.profile.service_name())};
+  size_t bytes = 0;
+  for (const ShippedLog& log : ship_logs(remote_, site_, plan_launches(site_), ring, stop_))
+    bytes += log.bytes;
+  if (bytes > 0)
+    say("logs: " + format_bytes(bytes) + " new in " + ring.folder,
+        {{"event", "logs"}, {"bytes", bytes}, {"folder", ring.folder}});
+}
+
 ClusterOutcome ClusterCommand::run(const std::string& command, const Waves& waves) {
   const RunHeader header = header_for(command);
   auto journal = std::make_shared<Journal>(Journal::create(folder_, header.run));
   RunLog log(header, waves, [journal](Json record) { journal->append(std::move(record)); });
   const auto actions = actions_for(header);
   begin_ = monotonic_s();
-  return report_end(command, carry_out(log, outcome_of(command), *actions, hooks()));
+  // What ran before is about to be stopped: its logs first.
+  if (command == "stop" || options_.replace) ship();
+  const RunResult result = carry_out(log, outcome_of(command), *actions, hooks());
+  if (command == "start" && result.ok) ship();
+  return report_end(command, result);
 }
 
 ClusterOutcome ClusterCommand::start() try {

@@ -51,6 +51,7 @@ class ClusterCommand {
   std::unique_ptr<RemoteActions> actions_for(const RunHeader& header);
   RunHooks hooks();
   void tell_step(const Step& step, const StepResult& result);
+  void ship();  // the logs that are there
   void say(const std::string& text, Json event = {});
   [[noreturn]] void fail(ClusterOutcome outcome, const std::string& text);
   RunHeader header_for(const std::string& command) const;
