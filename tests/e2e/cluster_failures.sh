@@ -76,7 +76,7 @@ profile=config/lab.json
 echo "$name: a rank dies while the start waits, and an API that never answers"
 spark cluster start --apply >"$work/out" 2>&1 & starting=$!
 i=0
-until on node3 'docker kill dsv41-lab' >/dev/null 2>&1; do i=$((i + 1)); [ "$i" -lt 300 ] || fail "no rank to kill"; sleep 0.05; done
+until on node1 'docker inspect dsv41-lab' >/dev/null 2>&1 && on node3 'docker kill dsv41-lab' >/dev/null 2>&1; do i=$((i + 1)); [ "$i" -lt 300 ] || fail "no rank to kill"; sleep 0.05; done
 status=0
 wait "$starting" || status=$?
 [ "$status" = 1 ] || fail "a rank died: exit status $status"
@@ -100,14 +100,14 @@ untouched 'API never ready'
 profile=config/lab.json
 
 echo "$name: failures of a running service"
-run 0 cluster start --apply
+starts --apply
 guarded
 on node2 'docker kill dsv41-lab >/dev/null'
 sleep 1
 run 1 status
 says 'node2: the service ended with exit code 137'
 guarded
-run 0 cluster start --replace --apply
+starts --replace --apply
 guarded
 completion node1
 if fault memory node2 --value 2900M; then
@@ -119,7 +119,7 @@ if fault memory node2 --value 2900M; then
   says '[memory.available]'
   guarded
   heal
-  run 0 cluster start --replace --apply
+  starts --replace --apply
   guarded
 fi
 # A start that fails restores, guarded, what it had replaced.
@@ -156,7 +156,7 @@ while [ "$i" -lt "$times" ]; do
   case $((i % 3)) in
   0) run 0 cluster stop --remove --apply; command="cluster start --apply" ;;
   1) command="cluster start --replace --apply" ;;
-  2) run 0 cluster start --replace --apply; command="cluster stop --apply" ;;
+  2) starts --replace --apply; command="cluster stop --apply" ;;
   esac
   after=$(moment "$i")
   # shellcheck disable=SC2086
@@ -170,7 +170,7 @@ while [ "$i" -lt "$times" ]; do
   sleep 0.5
   guarded
   if [ $((i % 2)) = 0 ]; then
-    run 0 cluster start --replace --apply
+    starts --replace --apply
     guarded
     completion node1
     run 0 status

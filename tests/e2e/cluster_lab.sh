@@ -40,7 +40,7 @@ spark doctor --no-secret-scan --live --expect-stopped >"$work/out" 2>&1 || docto
 run 0 probe node1
 same_states before 'a command that only reads'
 
-run 0 cluster start --apply
+starts --apply
 says 'cluster ready; memory guards are active on all nodes'
 # Guards before any container, workers before the head, the token before the steady guards.
 order=$(sed -n 's/^\(node[0-9]\): \(memguard active\|launched\|memguard switched\).*/\1 \2/p; s/^API ready.*/token/p' "$work/out" | tr '\n' ';')
@@ -67,7 +67,7 @@ same_states before 'reading beside a running service'
 
 ids() { for n in $all; do on "node$n" 'docker inspect -f {{.Id}} dsv41-lab'; done | tr '\n' ' '; }
 first=$(ids)
-run 0 cluster start --replace --apply
+starts --replace --apply
 says 'stopped and kept as dsv41-lab-pre-'
 [ "$(ids)" != "$first" ] || fail "nothing was replaced"
 for n in $all; do [ "$(on "node$n" 'docker ps -aq | wc -l')" = 1 ] || fail "a retired container is left on node$n"; done

@@ -12,8 +12,24 @@ run() {
   wanted=$1
   shift
   status=0
+  begun=$(date +%s%N)
   spark "$@" >"$work/out" 2>&1 || status=$?
+  [ -z "${SPARK_TEST_TRACE:-}" ] || echo "$name: $((($(date +%s%N) - begun) / 1000000)) ms: spark $*" >&2
   [ "$status" = "$wanted" ] || fail "spark $*: exit status $status instead of $wanted"
+}
+# A start that has to succeed. On a machine that is busy with other things ranks can take one another for dead, which is
+# no fault of the start (it says so and takes everything back): such a start is tried again.
+starts() {
+  tries=0
+  while :; do
+    status=0
+    begun=$(date +%s%N)
+    spark cluster start "$@" >"$work/out" 2>&1 || status=$?
+    [ -z "${SPARK_TEST_TRACE:-}" ] || echo "$name: $((($(date +%s%N) - begun) / 1000000)) ms: spark cluster start $*" >&2
+    [ "$status" != 0 ] || return 0
+    tries=$((tries + 1))
+    { [ "$tries" -lt 4 ] && grep -q 'no sign of life' "$work/out"; } || fail "spark cluster start $*: exit status $status"
+  done
 }
 says() { grep -qF -- "$1" "$work/out" || fail "does not say: $1"; }
 
