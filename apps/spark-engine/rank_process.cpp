@@ -7,7 +7,7 @@
 #include "common/log.h"
 #include "engine/checkpoint/fingerprint.h"
 #include "exit_codes.h"
-#include "signal_watch.h"
+#include "../signal_watch.h"
 
 namespace spark::app {
 namespace {
