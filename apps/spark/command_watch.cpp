@@ -35,12 +35,19 @@ struct WatchFlags {
   std::vector<std::string> nodes;
 };
 
+// A path of sockets may have some fifty bytes.
+std::string own_control_folder() {
+  const std::string suffix = "-w" + std::to_string(::getpid());
+  const std::string folder = ops::default_control_folder() + suffix;
+  return folder.size() <= 48 ? folder : "/tmp/spark-ssh-" + std::to_string(::getuid()) + suffix;
+}
+
 // Shared SSH connections of this run only: nothing of them stays.
 class OwnConnections {
  public:
   OwnConnections(std::vector<ops::RemoteNode> nodes, double keep_s)
       : nodes_(std::move(nodes)),
-        folder_(ops::default_control_folder() + "-w" + std::to_string(::getpid())),
+        folder_(own_control_folder()),
         remote_(ops::RemoteOptions{.control_folder = folder_, .keep_s = keep_s}) {}
   ~OwnConnections() {
     remote_.close(nodes_);

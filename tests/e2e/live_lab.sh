@@ -7,7 +7,8 @@ set -eu
 test=live_lab spark=$1 source=$2 nodes=${3:-3}
 . "${0%/*}/lab_setup.sh"
 command -v ping >/dev/null || skip "no ping"
-lab_up --nodes "$nodes"
+[ "$nodes" = 3 ] || [ -n "${SPARK_LONG_TESTS:-}" ] || skip "the ring is tried when SPARK_LONG_TESTS is set"
+lab_up --nodes "$nodes" --memory 6G
 
 # doctor STATUS: its output is in $work/out
 doctor() {
@@ -57,6 +58,7 @@ fault() {
   # shellcheck disable=SC2086
   if ! "$spark" lab fault --dir "$lab" $what >/dev/null 2>"$work/out"; then
     echo "live_lab: not possible here: $what: $(head -n 1 "$work/out")"
+    "$spark" lab heal --dir "$lab" >/dev/null 2>&1 || fail "cannot heal $what" # what was half made
     return 0
   fi
   doctor "$wanted"
@@ -90,7 +92,8 @@ fault 'swap node3' 1 'cable 2 (node2 port 0 - node3 port 1): is plugged in, but 
 fault 'disk node3' 1 'node3: / has' '[disk.space]'
 fault 'clock node2' 1 'node2: its clock is at least' 'ahead of'
 fault 'clock node1 --value -90' 1 'node1: its clock is at least' 'behind'
-fault 'memory node1' 1 'node1: 0.' '[memory.available]'
+# Not the standard value: taking gigabytes takes a busy machine too long.
+fault 'memory node1 --value 4G' 1 'GiB of memory are available; expected: above the startup guard' 'ERROR: node1: ' '[memory.available]'
 fault 'ssh node3' 3 'node3: cannot be reached' '[live.reachable]'
 fault 'freeze node2' 3 'node2: ' '[live.reachable]'
 if has_docker && grep -q '"container"' "$lab/site/config/lab.json"; then

@@ -42,7 +42,8 @@ at_site watch --once >"$work/out" 2>&1 || status=$?
 [ "$status" = 0 ] || fail "watch --once gives exit status $status over a healthy cluster"
 grep -q 'all in order' "$work/out" || fail "watch --once is not content"
 
-at_site watch --interval $interval --frozen 6 --json >"$work/lines" 2>"$work/watch-errors" &
+# Not a shell function, so that $! is the program itself.
+"$spark" --repository "$lab/site" --cluster-config config/lab.json watch --interval $interval --frozen 6 --json >"$work/lines" 2>"$work/watch-errors" &
 watcher=$! background=$!
 line() { grep -F "\"node\":\"$1\",\"check\":\"$2\"" "$work/lines" | grep -F "\"change\":\"$3\""; }
 # told NODE CHECK CHANGE [TEXT]: within two intervals from now on (and a second for this loop).
@@ -108,8 +109,11 @@ told node2 node.answer ended
 
 # Ctrl-C: at once, and nothing is left.
 kill -INT "$watcher"
+(sleep 20; kill -9 "$watcher") 2>/dev/null &
+deadline=$!
 status=0
 wait "$watcher" || status=$?
+kill "$deadline" 2>/dev/null || true
 background=
 [ "$status" = 130 ] || fail "exit status $status after Ctrl-C"
 if grep -lza -e "spark-ssh[^/]*-w$watcher/" /proc/[0-9]*/cmdline 2>/dev/null | grep -v "/$$/" | grep -q .; then fail "an SSH connection is left"; fi

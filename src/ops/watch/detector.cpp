@@ -177,7 +177,10 @@ void WatchDetector::note_restarts(const NodeSample& node, NodeState& state) {
   if (!node.boot.empty()) state.boot = node.boot;
   const ServiceSample& service = node.service;
   if (service.state != ServiceState::kRunning) return;
-  const bool other = state.ran && service.started != state.service.started;
+  // Told by someone else than last time, say the guard while Docker hangs: the same process is no restart.
+  const bool same = service.kind == state.service.kind ? service.started == state.service.started
+                                                       : service.pid == state.service.pid;
+  const bool other = state.ran && !same;
   if (other && !conditions_.at({node.node, "service.running"}).bad())
     note(node, "service.restarted", settings_.service + " was started anew between two looks");
   if (other || rebooted) {
@@ -216,8 +219,8 @@ Look WatchDetector::look_at_service(const NodeSample& node, const NodeState& sta
       if (!state.ran || state.service.pid <= 0) return unknown();
       const auto found = node.alive.find(state.service.pid);
       if (found == node.alive.end())
-        return bad("stopped", "the first process of " + settings_.service + ", " +
-                                  std::to_string(state.service.pid) + ", is gone");
+        return bad("process-gone", "the first process of " + settings_.service + ", " +
+                                       std::to_string(state.service.pid) + ", is gone");
       return unknown();
     }
   }

@@ -412,7 +412,8 @@ TEST_F(GuardRun, NoAllocationWhileKilling) {
   hooks.context = &count;
   hooks.armed = [](void* context) { static_cast<Count*>(context)->at_arming = allocations; };
   std::jthread shrinks([this] {
-    pause_ms(100);
+    armed();
+    pause_ms(50);
     available(1000);
   });
   // The victim is this process's child: a zombie would be waited for as if it lived.
