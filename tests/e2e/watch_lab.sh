@@ -28,12 +28,20 @@ start_rank() { # NODE
   on "$1" "setsid projects/spark-deploy/bin/spark-guard --service $service --threshold-mib 64 --interval 0.2 --phase steady --wait 30 $pid_file \
     >/run/guard.log 2>&1 </dev/null &"
 }
-for node in node2 node3 node1; do start_rank "$node" || fail "no rank on $node"; done
-tries=0
-until on node1 'bash -c "exec 3<>/dev/tcp/127.0.0.1/8000"' 2>/dev/null; do
-  tries=$((tries + 1))
-  [ "$tries" -lt 100 ] || { on node1 "docker logs $service 2>&1 | tail -n 5; tail -n 5 /run/rank.log" >&2; fail "the ranks do not serve"; }
-  sleep 0.3
+serving() { on node1 'bash -c "exec 3<>/dev/tcp/127.0.0.1/8000"' 2>/dev/null; }
+logs() { for node in node1 node2 node3; do on "$node" "docker logs $service 2>&1 | tail -n 5; tail -n 5 /run/rank.log 2>/dev/null"; done; }
+# On a machine that is busy with other things ranks can take one another for dead: then they are started again.
+attempts=0
+until [ "$attempts" -gt 0 ] && serving; do
+  attempts=$((attempts + 1))
+  [ "$attempts" -le 4 ] || { logs >&2; fail "the ranks do not serve"; }
+  for node in node2 node3 node1; do start_rank "$node" || fail "no rank on $node"; done
+  tries=0
+  until serving || [ "$tries" -ge 60 ]; do
+    tries=$((tries + 1))
+    [ $((tries % 10)) != 0 ] || ! logs | grep -q 'no sign of life' || break
+    sleep 0.3
+  done
 done
 
 # Once, while all is well.
