@@ -252,6 +252,11 @@ constexpr Setting kNativeIngredients[] = {
 };
 
 constexpr KnownName kOtherVariables[] = {
+    {"UCX_NET_DEVICES",
+     "ports that native ranks talk through: those of the node's cables, and the management interface"},
+    {"UCX_IB_ROCE_LOCAL_SUBNET",
+     "a RoCE port reaches its own subnet only, so each peer is reached by its own cable"},
+    {"UCX_IB_GID_INDEX", "GID slot of native ranks; without it the first RoCE v2 slot with an IPv4 address"},
     {"VLLM_HOST_IP", "address of the node; set per node"},
     {"SPARKNET_ROCE_TOPOLOGY", "direct or ring4; set per node"},
     {"SPARKNET_ROCE_PEER_HCAS", "local devices per peer; set per node"},
