@@ -177,6 +177,7 @@ void add_expert_cases(std::vector<KernelCase>& cases) {
   add("tiny, many rows", {.rows = 96});
   add("clamped", {.rows = 5, .limit = 0.5F, .sigma = 8});
   add("one expert", {.rows = 9, .experts = 1, .top_k = 1});
+  add("real widths", {.rows = 3, .hidden = 5120, .width = 576, .experts = 4, .top_k = 2, .limit = 10});
   add("wider", {.rows = 3, .hidden = 512, .width = 320, .experts = 5, .top_k = 2, .limit = 10});
   cases.push_back({"draft/tiny", [] { return draft_problem(3, 5, 640, 128, 32, false); }});
   cases.push_back({"draft/ragged", [] { return draft_problem(2, 3, 101, 96, 40, false); }});
