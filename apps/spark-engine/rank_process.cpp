@@ -31,6 +31,7 @@ engine::RankSettings rank_settings(const EngineFlags& flags, const engine::LoadO
                        {"--nnodes", std::to_string(flags.ranks.nnodes)},
                        {"--backend", load.backend},
                        {"--spread-rows-above", std::to_string(load.spread_rows_above)},
+                       {"--collective-dtype", engine::name_of(load.collective_dtype)},
                        {"--exact-prefill", load.exact_prefill ? "on" : "off"},
                        {"--max-model-len", std::to_string(limits.max_context)},
                        {"--kv-cache-memory-bytes", std::to_string(limits.budget_bytes)},
