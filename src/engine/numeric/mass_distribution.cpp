@@ -28,7 +28,7 @@ int32_t find_mass(std::span<const uint64_t> masses, uint64_t target) {
   return last;
 }
 
-uint64_t sum(std::span<const uint64_t> masses) {
+uint64_t mass_sum(std::span<const uint64_t> masses) {
   return std::accumulate(masses.begin(), masses.end(), uint64_t{0});
 }
 
@@ -81,14 +81,14 @@ void MassDistribution::assign(std::span<const float> logits, const TokenFilter& 
     order.resize(static_cast<size_t>(filter.top_k));
   }
   if (filter.top_p < 1.0) {
-    const uint64_t needed = mass_share(filter.top_p, sum(masses_));
+    const uint64_t needed = mass_share(filter.top_p, mass_sum(masses_));
     uint64_t reached = 0;
     for (const size_t i : order) {
       if (reached >= needed) masses_[i] = 0;
       reached += masses_[i];
     }
   }
-  total_ = sum(masses_);
+  total_ = mass_sum(masses_);
 }
 
 int32_t MassDistribution::draw(double uniform) const {
@@ -119,7 +119,7 @@ BlockVerdict verify_masses(std::span<const int32_t> drafts, std::span<const Mass
     prefix = std::min(prefix * quotient, 1.0);
     double threshold = prefix;
     if (i < count) {
-      const uint64_t rest = prefix > 0 ? sum(residual(prefix, targets[i], proposals[i])) : 0;
+      const uint64_t rest = prefix > 0 ? mass_sum(residual(prefix, targets[i], proposals[i])) : 0;
       threshold = acceptance_threshold(prefix, rest);
     }
     if (accept[i - 1] <= threshold) {
@@ -130,7 +130,7 @@ BlockVerdict verify_masses(std::span<const int32_t> drafts, std::span<const Mass
   const auto verdict = [&](int32_t next) { return BlockVerdict{static_cast<int32_t>(accepted), next}; };
   if (accepted == count) return verdict(targets[count].draw(last));
   const std::vector<uint64_t> rest = residual(accepted_prefix, targets[accepted], proposals[accepted]);
-  const uint64_t total = sum(rest);
+  const uint64_t total = mass_sum(rest);
   // Nothing is left when both are the same; a rejection is then a matter of rounding.
   return verdict(total == 0 ? targets[accepted].draw(last) : find_mass(rest, mass_share(last, total)));
 }

@@ -12,7 +12,7 @@
 namespace spark::engine {
 namespace {
 
-std::vector<float> random_row(std::mt19937_64& random, size_t count, double sigma, bool ties) {
+std::vector<float> mass_row(std::mt19937_64& random, size_t count, double sigma, bool ties) {
   std::normal_distribution<double> normal(0, sigma);
   std::vector<float> row(count);
   for (float& z : row) {
@@ -22,14 +22,14 @@ std::vector<float> random_row(std::mt19937_64& random, size_t count, double sigm
   return row;
 }
 
-double draw_uniform(std::mt19937_64& random) {
+double mass_uniform(std::mt19937_64& random) {
   return 1.0 - std::uniform_real_distribution<double>()(random);
 }
 
 TEST(MassArithmetic, ExponentialIsGoodToTheLastPlaces) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 200000; ++i) {
-    const double x = -40.0 * std::pow(draw_uniform(random), i % 3 + 1);
+    const double x = -40.0 * std::pow(mass_uniform(random), i % 3 + 1);
     const double expected = std::exp(x);
     EXPECT_NEAR(exp_of_negative(x), expected, expected * 0x1p-51) << x;
   }
@@ -70,12 +70,12 @@ TEST(MassDistribution, DrawsWhatTheSamplerDraws) {
   MassDistribution masses;
   for (int trial = 0; trial < 400; ++trial) {
     const size_t count = 1 + random() % 2000;
-    const std::vector<float> row = random_row(random, count, 0.2 + 4 * draw_uniform(random), trial % 4 == 0);
+    const std::vector<float> row = mass_row(random, count, 0.2 + 4 * mass_uniform(random), trial % 4 == 0);
     TokenFilter filter;
-    filter.temperature = trial % 7 == 0 ? 0.0 : 0.1 + 1.5 * draw_uniform(random);
-    filter.top_p = trial % 2 == 0 ? 1.0 : draw_uniform(random);
+    filter.temperature = trial % 7 == 0 ? 0.0 : 0.1 + 1.5 * mass_uniform(random);
+    filter.top_p = trial % 2 == 0 ? 1.0 : mass_uniform(random);
     filter.top_k = trial % 3 == 0 ? static_cast<int32_t>(1 + random() % 50) : 0;
-    filter.min_p = trial % 5 == 0 ? 0.2 * draw_uniform(random) : 0.0;
+    filter.min_p = trial % 5 == 0 ? 0.2 * mass_uniform(random) : 0.0;
     std::vector<int32_t> banned;
     while (banned.size() < random() % 4 && banned.size() + 1 < count)
       banned.push_back(static_cast<int32_t>(random() % (count - 1)));
@@ -91,7 +91,7 @@ TEST(MassDistribution, DrawsWhatTheSamplerDraws) {
     for (const uint64_t mass : masses.masses()) kept += mass != 0 ? 1 : 0;
     EXPECT_LE(kept, exact.tokens().size());
     for (int i = 0; i < 20; ++i) {
-      const double uniform = draw_uniform(random);
+      const double uniform = mass_uniform(random);
       EXPECT_EQ(masses.draw(uniform), exact.draw(uniform)) << trial;
     }
   }
