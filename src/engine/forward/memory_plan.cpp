@@ -53,6 +53,8 @@ class MeasuringBackend final : public Backend {
   void route(const RouteArgs&) override { refuse(); }
   void experts(const ExpertsArgs&) override { refuse(); }
   void draft(const DraftArgs&) override { refuse(); }
+  void select(const SelectArgs&) override { refuse(); }
+  void verify_drafts(const VerifyArgs&) override { refuse(); }
 
  private:
   static void refuse() { SPARK_CHECK(false && "a measuring backend computes nothing"); }
