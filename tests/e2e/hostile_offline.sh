@@ -35,7 +35,7 @@ refused() {
   if grep -qE 'std::|basic_string|_M_|map::at|json\.exception|terminate called|bad_alloc|out of memory|filesystem error|Aborted|core dumped|SPARK_CHECK' out err; then
     complain "an unforeseen error" "$@"
   fi
-  left=$(find . -name '*.??????' -newer bad -not -path './.git/*' -not -name '*.*.*' -name '*.json.*' | head -n 1)
+  left=$(find . -name '*.??????' -newer bad -not -path './.git/*' | head -n 1)
   [ -z "$left" ] || complain "left $left" "$@"
 }
 complain() {
@@ -44,6 +44,7 @@ complain() {
   head -c 300 err >&2
 }
 
+printf 'engine started\n' >good.log
 # What files can be
 mkdir bad/folder
 : >bad/empty
@@ -89,7 +90,7 @@ for kind in missing folder empty junk random deep deep-objects wide number array
   refused "$spark" topology create --nodes-config "$file" --output experiments/b.json
   refused "$spark" bench --report "$file"
   case $kind in object) ;; *) refused "$spark" --site-config "$file" doctor --no-secret-scan ;; esac
-  case $kind in object|empty) ;; *) refused "$spark" doctor --boot-log good.log --boot-log-policy "$file" ;; esac
+  refused "$spark" doctor --boot-log good.log --boot-log-policy "$file"
   # A log may hold anything; what is no file, or without an end, is refused.
   case $kind in missing|folder|loop|huge|endless|secret) refused "$spark" doctor --boot-log "$file" ;; esac
   case $kind in missing|loop) refused "$spark" doctor --model "$file" ;; esac
@@ -154,7 +155,8 @@ outputs() {
   refused "$spark" fabric netplan --output "$1"
   refused "$spark" probe --root / --record "$1"
 }
-outputs no/such/folder/file
+refused "$spark" fabric plan a=192.0.2.1 b=192.0.2.2 c=192.0.2.3 --output no/such/file
+refused "$spark" fabric show --svg no/such/file
 outputs config/nodes.json/file
 outputs /proc/file
 outputs /sys/kernel/file

@@ -84,7 +84,7 @@ void whole_site_file(const std::string& text) {
 }
 
 Json document_of(const std::string& text) {
-  return parse_json(text, "fuzz", {.max_depth = 32, .max_bytes = size_t{1} << 20});
+  return parse_json(text, "fuzz", {.max_depth = 32, .max_bytes = size_t{1} << 20, .max_members = 4096});
 }
 
 // Each fault says something.

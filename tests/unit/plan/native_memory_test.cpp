@@ -12,7 +12,7 @@
 namespace spark::ops {
 namespace {
 
-PlanRequest request_of(const std::string& profile, const std::string& engine) {
+PlanRequest changed_request(const std::string& profile, const std::string& engine) {
   Repository tree(SPARK_SOURCE_DIR);
   tree.overlay("config/changed.json",
                R"({"schema_version": 1, "extends": ")" + profile + R"(", "engine": )" + engine + "}");
@@ -43,7 +43,7 @@ TEST(NativeMemory, IsCountedAsTheEngineCountsIt) {
          {"{}", R"({"prefix_caching": false})", R"({"kv_cache_memory_bytes": 8589934592})",
           R"({"kv_cache_memory_bytes": 8589934592, "prefix_caching": false, "engram_cache_mib": 100000})"}) {
       SCOPED_TRACE(std::string(profile) + " " + engine);
-      const PlanRequest request = request_of(profile, engine);
+      const PlanRequest request = changed_request(profile, engine);
       std::map<std::string, double> planned;
       for (const MemoryPart& part : node_memory(request).parts) planned[part.name] = part.worker;
       const engine::MemoryPlan own = engine::plan_memory(request.model, options_of(request), request.ranks);
