@@ -53,6 +53,7 @@ class TimedBackend final : public Backend {
   ExpertBank place_experts(std::span<const ExpertWeights> host) override {
     return inner_->place_experts(host);
   }
+  bool sums_in_double() const override { return inner_->sums_in_double(); }
   void run_recorded(uint64_t key, const std::function<void()>& body) override {
     inner_->run_recorded(key, body);
   }

@@ -42,6 +42,9 @@ class Backend {
   // Whether the host can read and write the backend's memory.
   virtual bool host_memory() const { return true; }
 
+  // Whether linear() and experts() can leave sums unrounded (y_f64), for ranks that add up parts of them.
+  virtual bool sums_in_double() const { return false; }
+
   // Runs `body`, the operations of one step, which depend on nothing but `key` and the contents of buffers. A
   // device with graphs records them on the first call with a key and replays them later.
   virtual void run_recorded(uint64_t key, const std::function<void()>& body) = 0;

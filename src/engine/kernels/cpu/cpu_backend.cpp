@@ -66,6 +66,7 @@ class CpuBackend final : public Backend {
     return bank;
   }
   bool keeps_host(WeightFormat format) const override { return format == WeightFormat::kBf16; }
+  bool sums_in_double() const override { return true; }
   void run_recorded(uint64_t, const std::function<void()>& body) override { body(); }
 
   void quantise(const QuantiseArgs& args) override { cpu::quantise(ctx_, args); }

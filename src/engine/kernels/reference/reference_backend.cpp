@@ -32,6 +32,7 @@ class ReferenceBackend final : public Backend {
   ExpertBank place_experts(std::span<const ExpertWeights> host) override {
     return {.experts = {host.begin(), host.end()}};
   }
+  bool sums_in_double() const override { return true; }
   void run_recorded(uint64_t, const std::function<void()>& body) override { body(); }
 
   void quantise(const QuantiseArgs& args) override { reference::quantise(args); }
