@@ -92,7 +92,7 @@ class WatchReader {
 
   void container(std::string_view rest) {
     const std::string_view what = take_word(rest);
-    if (what == "fault") sample_.engine_problem = std::string(rest);
+    if (what == "fault") sample_.engine_problem = rest.empty() ? "does not answer" : std::string(rest);
     if (what == "absent") container_.state = ServiceState::kAbsent;
     if (what != "state") return;
     const std::string_view status = take_word(rest);

@@ -16,7 +16,7 @@ PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 export LC_ALL PATH
 have() { command -v "$1" >/dev/null 2>&1; }
 limited() { timeout -k 1 "$limit" "$@"; }
-first_line() { printf '%s\n' "$1" | head -n 1 | cut -c 1-300; }
+first_line() { printf '%s\n' "$1" | grep -v '^$' | head -n 1 | cut -c 1-300; } # docker begins with an empty line
 began() { [ ! -r "/proc/$1/stat" ] || { read -r line <"/proc/$1/stat" && set -- ${line##*) } && echo "${20}"; } 2>/dev/null; }
 
 container_part() {

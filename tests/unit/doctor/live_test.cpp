@@ -135,8 +135,9 @@ TEST(Live, EveryCaseNamesExactlyItsFaults) {
   for (const auto& [id, severity] : fired) {
     const Rule* rule = find_rule(id);
     ASSERT_NE(rule, nullptr) << id;
-    EXPECT_TRUE(severity == rule->severity || rule->also_warns)
-        << id << " is milder or harder than its row says";
+    // Any rule may warn that what it needs cannot be read.
+    EXPECT_TRUE(severity == rule->severity || severity == Severity::kWarning)
+        << id << " is harder than its row says";
   }
 }
 

@@ -76,7 +76,7 @@ TEST_F(WatchScript, EngineThatFailsHangsOrKnowsNothing) {
   NodeSample sample = run({.service = "dsv41", .container = true});
   EXPECT_EQ(sample.service.state, ServiceState::kAbsent) << text_;
   EXPECT_EQ(sample.engine_problem, "");
-  program("docker", "echo 'Cannot connect to the Docker daemon at unix:///var/run/docker.sock.' >&2; exit 1");
+  program("docker", "echo; echo 'Cannot connect to the Docker daemon at unix:///var/run/docker.sock.' >&2; exit 1");
   sample = run({.service = "dsv41", .container = true, .known_pid = ::getpid()});
   EXPECT_EQ(sample.service.state, ServiceState::kUnknown) << text_;
   EXPECT_NE(sample.engine_problem.find("Cannot connect"), std::string::npos);
