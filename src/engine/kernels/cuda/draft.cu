@@ -79,6 +79,7 @@ __global__ void draft_finish_kernel(StepRows step, int place, const uint64_t* be
   const uint64_t v =
       block_max(threadIdx.x < kPieces ? best[static_cast<int64_t>(row) * kPieces + threadIdx.x] : 0, scratch);
   float sum = 0.0f;
+#pragma unroll 7
   for (int i = static_cast<int>(threadIdx.x); i < hidden + rank; i += kThreads) {
     const uint16_t value = i < hidden ? x[static_cast<int64_t>(row) * hidden + i]
                                       : m[static_cast<int64_t>(row) * rank + i - hidden];

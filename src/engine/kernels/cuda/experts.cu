@@ -61,6 +61,8 @@ constexpr int kRouteRowsAtOnce = 8;
 
 // The rows' scales as words of four, one for each 128 columns; zero beyond the last.
 __device__ __forceinline__ void copy_row_scales(const PlanParams& p) {
+  for (int i = static_cast<int>(threadIdx.x); i < p.rows * p.top_k; i += kPlanThreads) p.work.item_done[i] = 0;
+  if (p.work.x_scales == nullptr) return;
   const int stages = (p.x_blocks + 3) / 4;
   for (int i = static_cast<int>(threadIdx.x); i < p.rows * stages; i += kPlanThreads) {
     const int m = i / stages, first = (i - m * stages) * 4;
