@@ -128,8 +128,6 @@ struct StepResult {
   int distinct_experts = 0;                                  // that the rows chose in the last layer
   std::vector<std::pair<std::string, double>> without = {};  // step time with one kind of operation left out
 };
-void lab_steps(const std::vector<std::string>& variants, int rows);
-void set_variant(const std::string& variant);
 std::vector<StepResult> measure_steps(int ranks, std::span<const int> rows, double bytes_per_us);
 std::string table_of(std::span<const StepResult> results);
 Json json_of(std::span<const StepResult> results);

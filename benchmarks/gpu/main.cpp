@@ -42,46 +42,6 @@ int check(const std::string& filter) {
   return failed == 0 ? 0 : 1;
 }
 
-}  // namespace
-namespace spark::bench_gpu {
-// "A=1,B=2": into the environment; what the last one set is cleared.
-void set_variant(const std::string& variant) {
-  static std::vector<std::string> set;
-  for (const std::string& name : set) unsetenv(name.c_str());
-  set.clear();
-  size_t at = 0;
-  while (at < variant.size()) {
-    size_t end = variant.find(',', at);
-    if (end == std::string::npos) end = variant.size();
-    const std::string one = variant.substr(at, end - at);
-    const size_t eq = one.find('=');
-    if (eq != std::string::npos) {
-      setenv(one.substr(0, eq).c_str(), one.substr(eq + 1).c_str(), 1);
-      set.push_back(one.substr(0, eq));
-    }
-    at = end + 1;
-  }
-}
-}  // namespace spark::bench_gpu
-namespace {
-int lab_parts(const std::vector<std::string>& variants, const std::string& what) {
-  Backends backends = make_backends();
-  ReadCeiling ceiling(*backends.chained);
-  for (const std::string& v : variants) {
-    set_variant(v);
-    std::vector<Measurement> all;
-    const std::vector<int> rows = what == "experts" ? std::vector<int>{6, 48} : std::vector<int>{6};
-    if (what == "experts") measure_experts(backends, ceiling, rows, all);
-    if (what == "products") measure_products(backends, ceiling, rows, all);
-    if (what == "attention") measure_attention(backends, ceiling, rows, all);
-    if (what == "small") measure_small(backends, ceiling, rows, all);
-    for (const Measurement& m : all)
-      std::printf("%-34s %-28s rows %2d %8.2f us (plain %8.2f) read %8.2f = %.2f\n", v.c_str(), m.name.c_str(), m.rows, m.us, m.plain_us, m.read_us, m.us / m.read_us);
-    std::fflush(stdout);
-  }
-  return 0;
-}
-
 Json device_json(const engine::CudaDeviceInfo& d) {
   return {{"name", d.name},
           {"multiprocessors", d.multiprocessors},
@@ -162,13 +122,6 @@ int main(int argc, char** argv) {
       throw Error("no usable GPU", "", "H100, H200 or GB10 with a driver for CUDA 13");
     if (verb == "check") return check(argument);
     if (verb == "cases") return run_cases(argument, {}, "cases") == 0 ? 0 : 1;
-    if (verb == "lab" || verb == "labstep") {  // lab WHAT V.. | labstep ROWS V..
-      std::vector<std::string> variants;
-      for (int i = 3; i < argc; ++i) variants.push_back(argv[i]);
-      if (verb == "lab") return lab_parts(variants, argv[2]);
-      lab_steps(variants, std::stoi(argv[2]));
-      return 0;
-    }
     if (verb == "measure") return measure(json_file);
     if (verb == "step") return step(json_file, rows);
     std::cerr << "usage: gpu_bench check [FILTER] | cases [FILTER] | measure [--json FILE] | step [--rows "

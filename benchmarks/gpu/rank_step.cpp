@@ -564,17 +564,6 @@ class RankModel {
 
 }  // namespace
 
-void lab_steps(const std::vector<std::string>& variants, int rows) {
-  const auto cuda = engine::make_cuda_backend({});
-  RankModel model(*cuda, 4, 64);
-  for (const std::string& variant : variants) {
-    set_variant(variant);
-    const StepResult r = model.measure(rows, false);
-    std::printf("step %d rows %-60s %9.1f us, drafter %7.1f us\n", rows, variant.c_str(), r.step_us, r.draft_us);
-    std::fflush(stdout);
-  }
-}
-
 std::vector<StepResult> measure_steps(int ranks, std::span<const int> rows, double bytes_per_us) {
   std::vector<StepResult> results;
   {

@@ -110,6 +110,10 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
   emulated_ldmatrix(r, row, true);
 }
 
+inline uint32_t opaque(uint32_t v) {
+  return v;
+}
+
 inline uint4 load_stream(const uint4* p) {
   return __ldg(p);
 }
@@ -168,11 +172,11 @@ inline void add_release(uint32_t* counter) {
 inline uint32_t load_acquire(const uint32_t* p) {
   return *p;
 }
-inline void store_release_shared(uint32_t* p, uint32_t v) {
-  *p = v;
+inline void add_shared_counter(uint32_t* p, uint32_t v) {
+  *p += v;
   emulation::note_progress();
 }
-inline uint32_t load_acquire_shared(const uint32_t* p) {
+inline uint32_t read_shared_counter(const uint32_t* p) {
   return *p;
 }
 inline void pause_thread() {

@@ -49,14 +49,6 @@ enum class Scratch : uint8_t {
   kCount,
 };
 
-bool lab_stream() {
-  const char* v = std::getenv("LAB_STREAM");
-  return v == nullptr || *v != '0';
-}
-bool lab_direct() {
-  const char* v = std::getenv("LAB_DIRECT");
-  return v == nullptr || *v != '0';
-}
 bool supported(const cudaDeviceProp& properties) {
   return (properties.major == 9 && properties.minor == 0) ||
          (properties.major == 12 && properties.minor == 1);
@@ -410,7 +402,7 @@ class Backend final : public CudaBackend {
     work.codes = scratch<uint8_t>(Scratch::kExpertCodes, most * stride / 128 * kRowBlockBytes);
     work.item_done = scratch<uint32_t>(Scratch::kExpertDone, most);
     work.scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 32);
-    const bool stream = lab_stream() && expert_stream_fits(limits_, args, bank);
+    const bool stream = expert_stream_fits(limits_, args, bank);
     if (!stream) {
       work.x_scales =
           scratch<uint32_t>(Scratch::kExpertXScales, most / args.top_k * ceil_div(bank.hidden, 128));
@@ -449,8 +441,11 @@ class Backend final : public CudaBackend {
       launch_expert_plan(main(), args, first, count, bank.experts, work, route ? &*route : nullptr);
       const uint16_t* shared_rows = shared + int64_t{first} * args.hidden;
       if (stream) {
+        // Few rows: the shared expert is done when the router is, and a join costs less here than behind.
+        if (count <= kDirectRows) join(shared_side_);
+        launch_expert_stream(main(), args, first, count, bank, work);
         join(shared_side_);
-        launch_expert_stream(main(), args, first, count, bank, work, shared_rows);
+        launch_expert_combine(main(), args, first, count, work, shared_rows);
         continue;
       }
       launch_expert_gate_up(main(), args, first, count, bank, work);
@@ -584,7 +579,7 @@ class Backend final : public CudaBackend {
     flush();
     if (!options_.side_stream) return;
     check(cudaStreamWaitEvent(side.stream->get(), place.get(), 0), "ordering streams");
-    side.chained = false;
+    side.chained = true;  // behind what the main chain launched last
     side.busy = true;
   }
 
@@ -659,7 +654,7 @@ class Backend final : public CudaBackend {
   void run_rows(const LinearShape& shape, const StreamGemmParams& params, int rows, const Where& where,
                 const Run& run, RunDirect direct, const Aim& aim) {
     const LinearSplit split = split_linear(shape);
-    if (direct != nullptr && rows <= kDirectRows && lab_direct()) {
+    if (direct != nullptr && rows <= kDirectRows) {
       if (const auto plan = plan_direct(shape, split, limits_)) {
         StreamGemmParams p = params;
         p.rows = rows;
@@ -720,7 +715,7 @@ class Backend final : public CudaBackend {
     if (w.layout == Layout::kFp4) return launch_linear_fp4(where(), args, w);
     const bool codes = w.layout == Layout::kFp8;
     const LinearShape shape = {.rows = w.rows, .cols = w.cols, .activation_bytes = codes ? 1 : 2};
-    const bool direct = codes && args.rows <= kDirectRows && lab_direct() &&
+    const bool direct = codes && args.rows <= kDirectRows &&
                         plan_direct(shape, split_linear(shape), limits_).has_value();
     // The quantiser of these rows may run inside the streaming product.
     std::optional<QuantiseArgs> source;

@@ -137,13 +137,22 @@ __global__ void __launch_bounds__(kPlanThreads, 1) route_plan_kernel(const __gri
   float weight = 0.0f;
   for (int row0 = 0; row0 < p.rows; row0 += kRouteRowsAtOnce) {
     const int rows = min(kRouteRowsAtOnce, p.rows - row0);
-#pragma unroll 4
-    for (int i = thread; i < rows * kMaxRouteExperts; i += kPlanThreads) {
-      const int r = i / kMaxRouteExperts;
-      score_expert(p.route, row0 + r, i % kMaxRouteExperts, score[r], order[r]);
+    constexpr int kEach = kRouteRowsAtOnce * kMaxRouteExperts / kPlanThreads;
+    constexpr int kRowStep = kPlanThreads / kMaxRouteExperts;
+    const int column = thread % kMaxRouteExperts;
+    RouteInput in[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int r = i * kRowStep + thread / kMaxRouteExperts;
+      in[i] = r < rows ? read_expert(p.route, row0 + r, column) : RouteInput{0.0f, 0.0f};
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int r = i * kRowStep + thread / kMaxRouteExperts;
+      if (r < rows) score_expert(p.route, in[i], column, score[r], order[r]);
     }
     __syncthreads();
-    if (warp < rows) {
+      if (warp < rows) {
       const bool live = p.sequence[row0 + warp] >= 0;
       const RouteChoice choice = choose_experts(p.route, score[warp], order[warp]);
       if (lane < p.top_k) {

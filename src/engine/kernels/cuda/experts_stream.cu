@@ -25,9 +25,6 @@ struct ExpertStreamParams {
   size_t down_bytes;
   const uint8_t* x_codes;
   const uint8_t* x_scales;
-  const int32_t* sequence;
-  const uint16_t* shared_expert;
-  uint16_t* y;
   int rows;
   int hidden;
   int top_k;
@@ -64,12 +61,12 @@ __device__ __forceinline__ int item_row(const uint2& e, int r) {
   return static_cast<int>(e.y >> (16 + 8 * r) & 0xFFu);
 }
 
-// Two stages of the weights at `at` into the tiles' sums. `row` is the lane's row of codes of these columns,
-// `scales` its two scales. `present`: the lane's own stage exists (what lies behind the last one is stale).
+// Two stages of the weights at `at` into the tiles' sums: the lane's codes of these columns and its two scales.
+// Not `whole`: the second stage does not exist, and what lies there is stale.
 template <int kMatrices>
 __device__ __forceinline__ void multiply_stages(float (&sum)[kMatrices * 2][2], const uint8_t* at,
                                                 const uint2& codes, const float2& scales,
-                                                const uint32_t (&mine)[4], bool present) {
+                                                const uint32_t (&mine)[4], bool whole) {
   constexpr int kTiles = kMatrices * 2;
   constexpr int kStage = fp4_stage_bytes(kMatrices);
   const int lane = static_cast<int>(threadIdx.x & 31);
@@ -79,6 +76,7 @@ __device__ __forceinline__ void multiply_stages(float (&sum)[kMatrices * 2][2], 
   float d[kTiles][4] = {};
 #pragma unroll
   for (int step = 0; step < 2; ++step) {
+    if (step == 1 && !whole) break;
     uint32_t b[2][4];
 #pragma unroll
     for (int block = 0; block < 2; ++block) {
@@ -95,7 +93,7 @@ __device__ __forceinline__ void multiply_stages(float (&sum)[kMatrices * 2][2], 
   const uint32_t* words = reinterpret_cast<const uint32_t*>(at + (t & 1) * kStage + kTiles * kTileBytes) + g;
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
-    const uint32_t word = present ? words[i * (kFp4ScaleTileBytes / 4)] : 0u;
+    const uint32_t word = whole || (t & 1) == 0 ? words[i * (kFp4ScaleTileBytes / 4)] : 0u;
     fp4_stage_sum(sum[i], d[i], word, scales.x, scales.y);
   }
 }
@@ -104,41 +102,6 @@ __device__ __forceinline__ float clamped_swiglu(float a, float b, float limit) {
   b = fminf(fmaxf(b, -limit), limit);
   a = fminf(a, limit);
   return a / (1.0f + expf(-a)) * b;
-}
-
-// Adds the rows' expert outputs of 32 channels and the shared expert's: a lane takes four channels of every
-// fourth row.
-__device__ __forceinline__ void combine_channels(const ExpertStreamParams& p, int group) {
-  constexpr int kSlots = 8;
-  const int lane = static_cast<int>(threadIdx.x & 31);
-  const int64_t channel = static_cast<int64_t>(group) * kDownChannels + (lane & 7) * 4;
-  if (channel >= p.hidden) return;
-  for (int row = lane >> 3; row < p.rows; row += 4) {
-    const int64_t at = static_cast<int64_t>(row) * p.hidden + channel;
-    const uint2 last = *reinterpret_cast<const uint2*>(p.shared_expert + at);
-    float total[4] = {};
-    for (int k0 = 0; k0 < p.top_k; k0 += kSlots) {
-      uint2 v[kSlots];
-#pragma unroll
-      for (int k = 0; k < kSlots; ++k) {
-        v[k] = make_uint2(0, 0);
-        if (k0 + k < p.top_k) {
-          v[k] = load_shared_by_blocks(reinterpret_cast<const uint2*>(
-              p.work.outputs + (static_cast<int64_t>(row) * p.top_k + k0 + k) * p.hidden + channel));
-        }
-      }
-#pragma unroll
-      for (int k = 0; k < kSlots; ++k) {
-        if (k0 + k >= p.top_k) break;
-        total[0] += bf16_low(v[k].x), total[1] += bf16_high(v[k].x);
-        total[2] += bf16_low(v[k].y), total[3] += bf16_high(v[k].y);
-      }
-    }
-    if (p.sequence[row] < 0) continue;
-    *reinterpret_cast<uint2*>(p.y + at) =
-        make_uint2(pack_bf16(total[0] + bf16_low(last.x), total[1] + bf16_high(last.x)),
-                   pack_bf16(total[2] + bf16_low(last.y), total[3] + bf16_high(last.y)));
-  }
 }
 
 // The first unit of down of block `b`: all blocks' bytes are equal, and gate and up are dealt out already.
@@ -151,9 +114,16 @@ __device__ __forceinline__ uint32_t first_down_unit(const ExpertStreamParams& p,
   return (b * (up_units * up_cost + down_units * down_cost) / blocks - before * up_cost) / down_cost;
 }
 
-// Waits until the block's first items up to this one are complete.
-__device__ __forceinline__ void await_item(const uint32_t* ready, int item) {
-  while (load_acquire_shared(ready) <= static_cast<uint32_t>(item)) pause_thread();
+// Waits until so many of the first items are complete that this one is. One lane asks, for all must know the
+// same.
+__device__ __forceinline__ void await_item(uint32_t* ready, int item) {
+  uint32_t complete = 0;
+  while (true) {
+    if ((threadIdx.x & 31) == 0) complete = read_shared_counter(ready);
+    complete = __shfl_sync(~0u, complete, 0);
+    if (complete > static_cast<uint32_t>(item)) break;
+    pause_thread();
+  }
   __syncwarp();
 }
 
@@ -187,8 +157,7 @@ __device__ __forceinline__ void join_shards(const ExpertStreamParams& p, const u
         b[m] += shards[(shard * kExpertRows + m) * 64 + 32];
       }
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(empty + half);
+    barrier_arrive(empty + half);
 #pragma unroll
     for (int m = 0; m < kExpertRows; ++m) {
       if (m >= item_rows(entry)) break;
@@ -224,11 +193,9 @@ __device__ __forceinline__ void join_shards(const ExpertStreamParams& p, const u
     }
     complete += more;
     __syncwarp();
-    if (lane == 0) store_release_shared(ready, static_cast<uint32_t>(complete));
+    if (lane == 0) add_shared_counter(ready, static_cast<uint32_t>(more));
   }
 }
-
-constexpr int kFlushUnits = 8;  // units of down after which a warp says what it has done
 
 template <int kUpWarps>
 __global__ void __launch_bounds__(32 * kUpWarps + 32, 1)
@@ -247,8 +214,9 @@ __global__ void __launch_bounds__(32 * kUpWarps + 32, 1)
   int32_t* const destinations = reinterpret_cast<int32_t*>(shared + p.destinations_at);
   float* const partial = reinterpret_cast<float*>(shared + p.partial_at);
   for (int i = static_cast<int>(threadIdx.x); i < kUpWarps * p.slots + 2 * kHalves; i += kThreads) {
-    const bool of_units = i >= kUpWarps * p.slots && i < kUpWarps * p.slots + kHalves;
-    barrier_init(barriers + i, of_units ? kUpWarps : 1);
+    // Every lane arrives at those of the units, for what it has written or read itself.
+    const int of_units = i - kUpWarps * p.slots;
+    barrier_init(barriers + i, of_units < 0 ? 1 : of_units < kHalves ? 32 * kUpWarps : 32);
   }
   if (threadIdx.x == 0) *ready = 0;
   barrier_init_done();
@@ -365,7 +333,7 @@ __global__ void __launch_bounds__(32 * kUpWarps + 32, 1)
   // ---- gate and up
   uint32_t mine[4];
 #pragma unroll
-  for (int b = 0; b < 4; ++b) mine[b] = (g & 3) == b ? 1u : 0u;
+  for (int b = 0; b < 4; ++b) mine[b] = opaque((g & 3) == b ? 1u : 0u);  // or the product becomes a selection
   const int my_codes = (g & 3) * 32 + t * 8;  // in a block of row g >> 2
   int slot = 0;
   uint32_t parity = 0;
@@ -403,8 +371,7 @@ __global__ void __launch_bounds__(32 * kUpWarps + 32, 1)
         if ((t & 1) == 0) shards[(warp * kExpertRows + (t >> 1)) * 64 + i * 16 + h * 8 + g] = v;
       }
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(full + half);
+    barrier_arrive(full + half);
   }
 
   // ---- down
@@ -434,7 +401,7 @@ __global__ void __launch_bounds__(32 * kUpWarps + 32, 1)
         if (s + i < p.down_steps) {
           multiply_stages<1>(sum, at + i * (kTransferBytes / 2), *reinterpret_cast<const uint2*>(codes),
                              *reinterpret_cast<const float2*>(scales), mine,
-                             2 * (s + i) + (t & 1) < p.down_stages);
+                             2 * (s + i) + 1 < p.down_stages);
           codes += kRowBlockBytes;
           scales += kRowBlockBytes;
         }
@@ -454,34 +421,52 @@ __global__ void __launch_bounds__(32 * kUpWarps + 32, 1)
         }
       }
     }
-    if (n % kFlushUnits != kFlushUnits - 1 && n != down_count - 1) continue;
-    // Whoever finishes the last item of a channel group adds up the rows' experts.
-    __syncwarp();
-    __threadfence();
-    const int told = n - n % kFlushUnits + lane;
-    int told_item = 0, told_group = 0;
-    bool last = false;
-    if (told <= n) {
-      down_unit(told, told_item, told_group);
-      last = atomicAdd(p.work.arrivals + told_group, 1u) == static_cast<uint32_t>(items - 1);
-    }
-    uint32_t groups = __ballot_sync(~0u, last);
-    if (groups != 0) __threadfence();
-    for (; groups != 0; groups &= groups - 1) {
-      const int whole = __shfl_sync(~0u, told_group, __ffs(groups) - 1);
-      combine_channels(p, whole);
-      if (lane == 0) p.work.arrivals[whole] = 0;
-    }
   }
   copy_async_wait<0>();
 }
 
+constexpr int kCombineThreads = 128;
+
+// Adds a row's expert outputs in ascending order of the experts, then the shared expert's: a thread takes four
+// channels.
+__global__ void __launch_bounds__(kCombineThreads)
+    combine_kernel(const uint16_t* outputs, const uint16_t* shared_expert, const int32_t* sequence, int hidden,
+                   int top_k, uint16_t* y) {
+  constexpr int kSlots = 8;
+  launch_dependents();
+  const int64_t row = blockIdx.y;
+  const int channel = static_cast<int>(blockIdx.x * kCombineThreads + threadIdx.x) * 4;
+  wait_for_inputs();
+  if (channel >= hidden || sequence[row] < 0) return;
+  const int64_t at = row * hidden + channel;
+  const uint2 last = *reinterpret_cast<const uint2*>(shared_expert + at);
+  float total[4] = {};
+  for (int k0 = 0; k0 < top_k; k0 += kSlots) {
+    uint2 v[kSlots];
+#pragma unroll
+    for (int k = 0; k < kSlots; ++k) {
+      v[k] = make_uint2(0, 0);
+      if (k0 + k < top_k)
+        v[k] = *reinterpret_cast<const uint2*>(outputs + (row * top_k + k0 + k) * hidden + channel);
+    }
+#pragma unroll
+    for (int k = 0; k < kSlots; ++k) {
+      if (k0 + k >= top_k) break;
+      total[0] += bf16_low(v[k].x), total[1] += bf16_high(v[k].x);
+      total[2] += bf16_low(v[k].y), total[3] += bf16_high(v[k].y);
+    }
+  }
+  *reinterpret_cast<uint2*>(y + at) =
+      make_uint2(pack_bf16(total[0] + bf16_low(last.x), total[1] + bf16_high(last.x)),
+                 pack_bf16(total[2] + bf16_low(last.y), total[3] + bf16_high(last.y)));
+}
+
 // Places in shared memory; false when a ring of two places does not fit.
 template <int kUpWarps>
-bool lay_out(ExpertStreamParams& p, size_t limit, int most_slots, int most_halves, size_t& bytes) {
+bool lay_out(ExpertStreamParams& p, size_t limit, size_t& bytes) {
   const int shard_steps = (p.up_steps + kUpWarps - 1) / kUpWarps;
-  for (p.slots = most_slots; p.slots >= 2; --p.slots) {
-    for (p.halves = most_halves; p.halves >= 1; --p.halves) {
+  for (p.slots = 4; p.slots >= 2; --p.slots) {
+    for (p.halves = 2; p.halves >= 1; --p.halves) {
       p.warp_bytes = std::max(4 * shard_steps, 2 * p.halves * p.down_steps) * kRowBlockBytes;
       p.activations_at = kUpWarps * p.slots * kTransferBytes;
       p.partial_at = p.activations_at + kUpWarps * p.warp_bytes;
@@ -495,22 +480,11 @@ bool lay_out(ExpertStreamParams& p, size_t limit, int most_slots, int most_halve
   return false;
 }
 
-struct StreamVariant {
-  int warps = 0, slots = 0, halves = 0;
-};
-StreamVariant variant() {
-  const auto number = [](const char* name, int otherwise) {
-    const char* v = std::getenv(name);
-    return v != nullptr ? std::atoi(v) : otherwise;
-  };
-  return {number("LAB_WARPS", 20), number("LAB_SLOTS", 4), number("LAB_HALVES", 2)};
-}
+// As many warps as divide the real width's forty places evenly and keep the instruction slots busy.
+constexpr int kStreamWarps = 20;
 
 bool choose(ExpertStreamParams& p, size_t limit, size_t& bytes) {
-  const StreamVariant v = variant();
-  return v.warps == 10   ? lay_out<10>(p, limit, v.slots, v.halves, bytes)
-         : v.warps == 14 ? lay_out<14>(p, limit, v.slots, v.halves, bytes)
-                         : lay_out<20>(p, limit, v.slots, v.halves, bytes);
+  return lay_out<kStreamWarps>(p, limit, bytes);
 }
 
 ExpertStreamParams stream_params(const ExpertsArgs& args, int first_row, int rows, const PreparedExperts& bank) {
@@ -521,8 +495,6 @@ ExpertStreamParams stream_params(const ExpertsArgs& args, int first_row, int row
   p.down_bytes = static_cast<size_t>(prepared_bytes(Layout::kFp4, bank.hidden, bank.width));
   p.x_codes = args.x_q.codes + static_cast<int64_t>(first_row) * args.hidden;
   p.x_scales = args.x_q.scales + static_cast<int64_t>(first_row) * (args.hidden / 32);
-  p.sequence = args.step.sequence + first_row;
-  p.y = args.y + static_cast<int64_t>(first_row) * args.hidden;
   p.rows = rows;
   p.hidden = static_cast<int>(bank.hidden);
   p.top_k = args.top_k;
@@ -550,10 +522,9 @@ bool expert_stream_fits(const DeviceLimits& device, const ExpertsArgs& args, con
 }
 
 void launch_expert_stream(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
-                          const PreparedExperts& bank, const ExpertWorkspace& work, const uint16_t* shared) {
+                          const PreparedExperts& bank, const ExpertWorkspace& work) {
   ExpertStreamParams p = stream_params(args, first_row, rows, bank);
   p.work = work;
-  p.shared_expert = shared;
   size_t bytes = 0;
   SPARK_CHECK(choose(p, on.device.shared_bytes, bytes));
   const int64_t most = std::max(int64_t{rows} * args.top_k * p.column_blocks,
@@ -565,13 +536,16 @@ void launch_expert_stream(const Launch& on, const ExpertsArgs& args, int first_r
   const int blocks = static_cast<int>(std::min<int64_t>(most, on.device.multiprocessors));
   const int cluster = 1;
 #endif
-  const auto with = [&](auto kernel, int warps) {
-    launch_kernel(on, kernel, dim3(static_cast<unsigned>(blocks)), 32 * warps + 32, bytes, cluster, p);
-  };
-  const int warps = variant().warps;
-  if (warps == 10) return with(expert_stream_kernel<10>, 10);
-  if (warps == 14) return with(expert_stream_kernel<14>, 14);
-  with(expert_stream_kernel<20>, 20);
+  launch_kernel(on, expert_stream_kernel<kStreamWarps>, dim3(static_cast<unsigned>(blocks)),
+                32 * kStreamWarps + 32, bytes, cluster, p);
+}
+
+void launch_expert_combine(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
+                           const ExpertWorkspace& work, const uint16_t* shared) {
+  const auto blocks = static_cast<unsigned>(ceil_div(args.hidden, kCombineThreads * 4));
+  launch_kernel(on, combine_kernel, dim3(blocks, static_cast<unsigned>(rows)), kCombineThreads, 0, 1, work.outputs,
+                shared, args.step.sequence + first_row, args.hidden, args.top_k,
+                args.y + static_cast<int64_t>(first_row) * args.hidden);
 }
 
 }  // namespace spark::engine::cuda

@@ -86,6 +86,12 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* 
                : "memory");
 }
 
+// The same value, of which the compiler knows nothing.
+__device__ __forceinline__ uint32_t opaque(uint32_t v) {
+  asm volatile("mov.b32 %0, %0;" : "+r"(v));
+  return v;
+}
+
 // ---- memory
 // ---------------------------------------------------------------------------------------------------------
 
@@ -179,13 +185,14 @@ __device__ __forceinline__ uint32_t load_acquire(const uint32_t* p) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
-// A word in shared memory that one thread of the block sets and others wait for.
-__device__ __forceinline__ void store_release_shared(uint32_t* p, uint32_t v) {
-  asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(shared_address(p)), "r"(v) : "memory");
+// A word in shared memory that one thread of the block counts up and others wait for. (Atomic both ways: the
+// race checker knows no flags.)
+__device__ __forceinline__ void add_shared_counter(uint32_t* p, uint32_t v) {
+  asm volatile("red.release.cta.shared::cta.add.u32 [%0], %1;" ::"r"(shared_address(p)), "r"(v) : "memory");
 }
-__device__ __forceinline__ uint32_t load_acquire_shared(const uint32_t* p) {
+__device__ __forceinline__ uint32_t read_shared_counter(uint32_t* p) {
   uint32_t v;
-  asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(v) : "r"(shared_address(p)) : "memory");
+  asm volatile("atom.acquire.cta.shared::cta.or.b32 %0, [%1], 0;" : "=r"(v) : "r"(shared_address(p)) : "memory");
   return v;
 }
 // In a loop that waits for another thread.

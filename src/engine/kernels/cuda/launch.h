@@ -257,7 +257,10 @@ void launch_expert_down(const Launch& on, const ExpertsArgs& args, int first_row
 // Gate/up and down in one launch, where the device has the shared memory and the shapes are regular.
 bool expert_stream_fits(const DeviceLimits& device, const ExpertsArgs& args, const PreparedExperts& bank);
 void launch_expert_stream(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
-                          const PreparedExperts& bank, const ExpertWorkspace& work, const uint16_t* shared);
+                          const PreparedExperts& bank, const ExpertWorkspace& work);
+// Afterwards: a row's experts in ascending order, and `shared` (as of launch_expert_down).
+void launch_expert_combine(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
+                           const ExpertWorkspace& work, const uint16_t* shared);
 // t = silu(gate) * up with the clamps, quantised per 32: gate and up are BF16 [rows][width].
 void launch_swiglu_quantise(const Launch& on, const uint16_t* gate, const uint16_t* up, int rows,
                             int64_t width, float limit, const QuantisedRows& out);
