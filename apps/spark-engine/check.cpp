@@ -29,7 +29,7 @@ void print(const Prepared& prepared, const EngineFlags& flags, const std::string
             << format_count(static_cast<uint64_t>(limits.max_context)) << " tokens, " << limits.max_step_rows
             << " tokens a step\n"
             << "ranks      " << flags.ranks.tensor_parallel_size << ", this is rank " << flags.ranks.rank()
-            << "\n"
+            << ", partial sums in " << engine::name_of(prepared.load.collective_dtype) << "\n"
             << "address    " << (address.empty() ? "none: rank 0 serves the API" : address)
             << (!address.empty() && flags.api_keys.empty() && !is_local(flags.http)
                     ? ", open to anyone: no key"

@@ -75,6 +75,8 @@ Prepared prepare(const EngineFlags& flags) {
       std::make_unique<text::Tokenizer>(text::Tokenizer::from_file(folder + "/tokenizer.json"));
   prepared.load = flags.model;
   prepared.load.spread_rows_above = flags.ranks.spread_rows_above;
+  prepared.load.collective_dtype =
+      engine::resolved_collective_dtype(flags.ranks.collective_dtype, prepared.load.backend);
   prepared.load.limits.max_context = context_length(flags, prepared.config);
   const size_t tables = std::max<size_t>(1, prepared.config.engram_layer_ids.size());
   prepared.load.engram.cache_bytes = (flags.engram_cache_mib << 20) / tables;

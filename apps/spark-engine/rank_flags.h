@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "engine/collective/collective_dtype.h"
+
 namespace spark::app {
 
 // vLLM's flags: --nnodes machines with tensor_parallel_size / nnodes ranks each.
@@ -17,6 +19,7 @@ struct RankFlags {
   bool headless = false;
   double rendezvous_timeout_s = 300;
   int32_t spread_rows_above = 204;
+  engine::CollectiveDtype collective_dtype = engine::CollectiveDtype::kAuto;
   // Set for processes that the first one of a machine starts: which of its ranks this is.
   std::optional<int32_t> local_rank;
 

@@ -46,8 +46,8 @@ void print_next_steps(const ops::LabState& state) {
   const std::string& directory = state.plan.options.directory;
   std::cout << "The lab runs: " << state.plan.nodes.size() << " nodes, " << state.docker << ".\n"
             << "  ssh -F " << directory << "/ssh_config node1\n"
-            << "  spark --repository " << directory << "/site --cluster-config " << ops::kLabProfile
-            << " doctor\n"
+            << "  spark --repository " << directory << "/site --cluster-config "
+            << (state.image.empty() ? ops::kLabProcessProfile : ops::kLabProfile) << " doctor\n"
             << "  SPARK_SSH_CONFIG=" << directory << "/ssh_config   for commands that contact nodes\n"
             << "  spark lab down --dir " << directory << "\n";
 }

@@ -40,6 +40,7 @@ struct Outcome {
 struct SiteOptions;
 
 void add_bench_command(CLI::App& app, Outcome& outcome);
+void add_cluster_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);
 void add_completion_commands(CLI::App& app);
 void add_config_command(CLI::App& app, const SiteOptions& options);
 void add_doctor_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);
@@ -50,6 +51,7 @@ void add_model_command(CLI::App& app, Outcome& outcome);
 void add_plan_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);
 void add_probe_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);
 void add_render_command(CLI::App& app, const SiteOptions& options);
+void add_status_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);
 void add_tuning_commands(CLI::App& app, const SiteOptions& options);
 
 }  // namespace spark::app

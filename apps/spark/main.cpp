@@ -38,6 +38,7 @@ int run(int argc, char** argv) {
   SiteOptions site;
   add_site_options(app, site);
   add_bench_command(app, outcome);
+  add_cluster_command(app, outcome, site);
   add_config_command(app, site);
   add_doctor_command(app, outcome, site);
   add_fabric_command(app, site);
@@ -47,6 +48,7 @@ int run(int argc, char** argv) {
   add_plan_command(app, outcome, site);
   add_probe_command(app, outcome, site);
   add_render_command(app, site);
+  add_status_command(app, outcome, site);
   add_tuning_commands(app, site);
   add_completion_commands(app);
   if (const std::string complaint = misspelt_command(app, argc, argv); !complaint.empty()) {

@@ -2,10 +2,11 @@
 // checkpoint) whole decode steps, per operation and against the reference in the same run.
 //
 //   decode_bench [--checkpoint DIR | --preset tiny|small] [--threads N] [--tokens N] [--prompt N]
-//                [--reference-tokens N]
+//                [--reference-tokens N] [--streams 16]
 //
 // --preset makes a synthetic checkpoint in the temporary folder first. The ratio to the reference is taken
-// over the same positions.
+// over the same positions. --streams: sequences that decode together in the second table of operations; the
+// two are taken in turns in one run.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -18,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "../../apps/run_program.h"
 #include "common/error.h"
 #include "common/table.h"
 #include "common/units.h"
@@ -37,6 +39,7 @@ struct Flags {
   int tokens = 400;
   int prompt = 64;
   int reference_tokens = 100;
+  int streams = 16;
 };
 
 // CPU time of the whole process: what a busy machine does not add to.
@@ -145,36 +148,46 @@ struct DecodeTime {
   double prefill_s = 0;
 };
 
-// Greedy decode of one stream.
-DecodeTime decode(Decoder& model, int prompt, int tokens) {
+// Greedy decode of some streams, a row each in every step.
+DecodeTime decode(Decoder& model, int prompt, int tokens, int streams = 1) {
   DecodeTime time;
-  model.open_sequence(0);
-  std::vector<StepRow> rows;
-  for (int32_t t = 0; t < prompt; ++t)
-    rows.push_back({.sequence = 0,
-                    .token = (t * 37 + 11) % model.vocab_size(),
-                    .position = t,
-                    .wants_logits = t + 1 == prompt});
+  std::vector<StepRow> next;
+  const auto choose = [&](std::span<const float> logits, StepRow& row) {
+    row.token = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    ++row.position;
+  };
   const double begin = now_s();
-  auto logits = model.run(rows);
+  for (int32_t stream = 0; stream < streams; ++stream) {
+    model.open_sequence(stream);
+    std::vector<StepRow> rows;
+    for (int32_t t = 0; t < prompt; ++t)
+      rows.push_back({.sequence = stream,
+                      .token = (t * 37 + 11 + stream * 101) % model.vocab_size(),
+                      .position = t,
+                      .wants_logits = t + 1 == prompt});
+    next.push_back(rows.back());
+    choose(model.run(rows), next.back());
+  }
   const double start = now_s();
   const double start_cpu = cpu_s();
   time.prefill_s = start - begin;
-  for (int32_t t = prompt; t < prompt + tokens; ++t) {
-    const auto next = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-    const StepRow row{.sequence = 0, .token = next, .position = t, .wants_logits = true};
-    logits = model.run({&row, 1});
+  const auto vocab = static_cast<size_t>(model.vocab_size());
+  for (int t = 0; t < tokens; ++t) {
+    const auto logits = model.run(next);
+    for (size_t i = 0; i < next.size(); ++i) choose(logits.subspan(i * vocab, vocab), next[i]);
   }
-  time.token_s = (now_s() - start) / tokens;
-  time.token_cpu_s = (cpu_s() - start_cpu) / tokens;
-  model.close_sequence(0);
+  time.token_s = (now_s() - start) / tokens / streams;
+  time.token_cpu_s = (cpu_s() - start_cpu) / tokens / streams;
+  for (int32_t stream = 0; stream < streams; ++stream) model.close_sequence(stream);
   return time;
 }
 
 std::unique_ptr<Decoder> load(const Flags& flags, std::unique_ptr<Backend> backend) {
   const int context = flags.prompt + std::max(flags.tokens, flags.reference_tokens) + 1;
   LoadOptions options{.folder = flags.checkpoint};
-  options.limits = {.max_sequences = 1, .max_context = context, .max_step_rows = std::max(flags.prompt, 8)};
+  options.limits = {.max_sequences = flags.streams,
+                    .max_context = context,
+                    .max_step_rows = std::max({flags.prompt, flags.streams, 8})};
   return load_model(options, std::move(backend));
 }
 
@@ -188,33 +201,70 @@ DecodeTime best_decode(Decoder& model, int prompt, int tokens) {
   return best;
 }
 
-void print_operations(const OperationTimes& times, double steps, double bandwidth) {
+// Per operation: microseconds a token costs with one stream and with many.
+void print_operations(const OperationTimes& one, const OperationTimes& many, double steps, int streams) {
+  const std::string many_name = "at " + std::to_string(streams);
   Table table({{"operation", Align::kLeft},
-               {"calls/token", Align::kRight},
-               {"us/call", Align::kRight},
-               {"us/token", Align::kRight},
+               {"calls/step", Align::kRight},
+               {"us/token at 1", Align::kRight},
                {"share", Align::kRight},
-               {"GB/s of weights", Align::kRight},
-               {"of bandwidth", Align::kRight}});
-  std::vector<std::pair<std::string, OperationTime>> sorted(times.begin(), times.end());
+               {"us/token " + many_name, Align::kRight},
+               {"share", Align::kRight},
+               {"us/step " + many_name, Align::kRight},
+               {"ratio", Align::kRight}});
+  std::vector<std::pair<std::string, OperationTime>> sorted(many.begin(), many.end());
   std::sort(sorted.begin(), sorted.end(),
             [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
-  double total = 0;
-  for (const auto& [name, time] : sorted) total += time.seconds;
-  for (const auto& [name, time] : sorted) {
-    const double rate = time.weight_bytes / time.seconds;
-    table.add({name, format_fixed(static_cast<double>(time.calls) / steps, 1),
-               format_fixed(1e6 * time.seconds / static_cast<double>(time.calls), 2),
-               format_fixed(1e6 * time.seconds / steps, 1),
-               format_fixed(100 * time.seconds / total, 1) + " %",
-               rate > 0 ? format_fixed(rate / 1e9, 2) : "",
-               rate > 0 ? format_fixed(100 * rate / bandwidth, 0) + " %" : ""});
-  }
-  table.add({"all operations", "", "", format_fixed(1e6 * total / steps, 1), "", "", ""});
+  const auto total = [](const OperationTimes& times) {
+    double sum = 0;
+    for (const auto& [name, time] : times) sum += time.seconds;
+    return sum;
+  };
+  const double all_one = total(one), all_many = total(many);
+  const auto row = [&](const std::string& name, const std::string& calls, double s_one, double s_many) {
+    table.add({name, calls, format_fixed(1e6 * s_one / steps, 1),
+               format_fixed(100 * s_one / all_one, 1) + " %", format_fixed(1e6 * s_many / steps / streams, 1),
+               format_fixed(100 * s_many / all_many, 1) + " %", format_fixed(1e6 * s_many / steps, 1),
+               format_fixed(streams * s_one / s_many, 2)});
+  };
+  for (const auto& [name, time] : sorted)
+    row(name, format_fixed(static_cast<double>(time.calls) / steps, 1), one.at(name).seconds, time.seconds);
+  row("all operations", "", all_one, all_many);
   std::cout << table.text() << "\n";
 }
 
-void bench_checkpoint(const Flags& flags, double bandwidth) {
+void bench_streams(const Flags& flags) {
+  OperationTimes times, one, many;
+  const auto timed = load(flags, make_timed_backend(make_cpu_backend(flags.threads), times));
+  const auto model = load(flags, make_cpu_backend(flags.threads));
+  DecodeTime best_one, best_many;
+  const auto keep = [&](OperationTimes& best) {
+    for (const auto& [name, time] : times) {
+      const auto [at, fresh] = best.emplace(name, time);
+      if (!fresh && time.seconds < at->second.seconds) at->second = time;
+    }
+    times.clear();
+  };
+  for (int round = 0; round < 5; ++round) {
+    const DecodeTime a = decode(*model, 1, flags.tokens);
+    const DecodeTime b = decode(*model, 1, flags.tokens, flags.streams);
+    if (a.token_s < best_one.token_s) best_one = a;
+    if (b.token_s < best_many.token_s) best_many = b;
+    times.clear();
+    decode(*timed, 1, flags.tokens);
+    keep(one);
+    decode(*timed, 1, flags.tokens, flags.streams);
+    keep(many);
+  }
+  std::printf(
+      "1 stream: %.1f us/token (CPU %.1f); %d streams: %.1f us/token (CPU %.1f): %.2f times as many\n\n",
+      1e6 * best_one.token_s, 1e6 * best_one.token_cpu_s, flags.streams, 1e6 * best_many.token_s,
+      1e6 * best_many.token_cpu_s, best_one.token_s / best_many.token_s);
+  // One prefill step a stream counts as one more step here; with hundreds of tokens it does not matter.
+  print_operations(one, many, flags.tokens, flags.streams);
+}
+
+void bench_checkpoint(const Flags& flags) {
   DecodeTime cpu;
   for (const int threads : {1, flags.threads}) {
     const auto model = load(flags, make_cpu_backend(threads));
@@ -230,13 +280,7 @@ void bench_checkpoint(const Flags& flags, double bandwidth) {
   std::printf("%-22s decode %7.1f tok/s: over the same %d tokens the CPU backend is %.1f times as fast\n\n",
               "reference", 1 / slow.token_s, flags.reference_tokens, slow.token_s / same.token_s);
 
-  OperationTimes times;
-  const auto timed = load(flags, make_timed_backend(make_cpu_backend(flags.threads), times));
-  decode(*timed, flags.prompt, 10);
-  times.clear();
-  // One prefill step counts as one more token here; with hundreds of tokens it does not matter.
-  decode(*timed, 1, flags.tokens);
-  print_operations(times, flags.tokens + 1, bandwidth);
+  bench_streams(flags);
 }
 
 Flags parse(int argc, char** argv) {
@@ -248,6 +292,7 @@ Flags parse(int argc, char** argv) {
     if (name == "--threads") flags.threads = std::atoi(argv[i + 1]);
     if (name == "--tokens") flags.tokens = std::atoi(argv[i + 1]);
     if (name == "--prompt") flags.prompt = std::atoi(argv[i + 1]);
+    if (name == "--streams") flags.streams = std::atoi(argv[i + 1]);
     if (name == "--reference-tokens") flags.reference_tokens = std::atoi(argv[i + 1]);
   }
   if (flags.threads <= 0) flags.threads = static_cast<int>(std::thread::hardware_concurrency());
@@ -273,7 +318,7 @@ int run(int argc, char** argv) {
   if (flags.checkpoint.empty()) {
     print_products(flags.threads, all);
   } else {
-    bench_checkpoint(flags, all);
+    bench_checkpoint(flags);
   }
   return 0;
 }
@@ -282,10 +327,5 @@ int run(int argc, char** argv) {
 }  // namespace spark::engine
 
 int main(int argc, char** argv) {
-  try {
-    return spark::engine::run(argc, argv);
-  } catch (const spark::Error& error) {
-    std::cerr << error.describe() << "\n";
-    return 1;
-  }
+  return spark::app::run_program([&] { return spark::engine::run(argc, argv); }, 1);
 }

@@ -53,6 +53,7 @@ class TimedBackend final : public Backend {
   ExpertBank place_experts(std::span<const ExpertWeights> host) override {
     return inner_->place_experts(host);
   }
+  bool sums_in_double() const override { return inner_->sums_in_double(); }
   void run_recorded(uint64_t key, const std::function<void()>& body) override {
     inner_->run_recorded(key, body);
   }
@@ -128,6 +129,12 @@ class TimedBackend final : public Backend {
   }
   void draft(const DraftArgs& a) override {
     timed("draft", bytes_of(*a.head), [&] { inner_->draft(a); });
+  }
+  void select(const SelectArgs& a) override {
+    timed("select", 0, [&] { inner_->select(a); });
+  }
+  void verify_drafts(const VerifyArgs& a) override {
+    timed("verify drafts", 0, [&] { inner_->verify_drafts(a); });
   }
 
  private:

@@ -75,7 +75,7 @@ class RankModel {
         config_(real_config()),
         plan_(model::make_layer_plan(config_)),
         split_(model::split_for(config_, ranks)),
-        scratch_(allocate_block_scratch(cuda, config_, split_, most_rows)),
+        scratch_(allocate_block_scratch(cuda, config_, split_, most_rows, CollectiveDtype::kBf16)),
         index_(allocate_index_scratch(cuda, config_, most_rows)),
         engram_(allocate_engram_scratch(cuda, config_, split_, most_rows)),
         runner_(backend_, communicator_, config_, split_, scratch_) {

@@ -165,8 +165,8 @@ class Client {
   int pick(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
 
   // Texts that begin alike, of a few or of some thousand tokens.
-  std::string text() {
-    const int length = pick(0, 9);
+  std::string text(int longest = 9) {
+    const int length = pick(0, longest);
     int words = length < 5 ? pick(1, 20) : length < 9 ? pick(50, 250) : pick(400, 900);
     const int story = pick(0, 3);
     std::string out;
@@ -180,8 +180,9 @@ class Client {
     return out;
   }
 
+  // Long answers get prompts of a few tokens, so that both fit the context.
   Json completion(int most) {
-    return {{"prompt", text()}, {"max_tokens", pick(0, 3) * most / 4 + 1}, {"user", name_}};
+    return {{"prompt", text(most > 400 ? 4 : 9)}, {"max_tokens", pick(0, 3) * most / 4 + 1}, {"user", name_}};
   }
 
   Json usage_of(const Json& body) {
@@ -225,7 +226,8 @@ class Client {
   }
 
   void greedy(bool stream) {
-    Json body = completion(48);
+    // Long answers outgrow what was free when they were let in: then sequences are preempted.
+    Json body = completion(pick(0, 5) == 0 ? 1600 : 48);
     body["temperature"] = 0;
     body["ignore_eos"] = true;
     const std::string key = body.at("prompt").get<std::string>() + "|" + body.at("max_tokens").dump();

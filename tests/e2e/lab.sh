@@ -84,7 +84,7 @@ if grep -q 'nodes, docker' "$work/out"; then
   if "$engine" --help | grep -q -- --node-rank; then
     "$spark" model synth --preset tiny --seed 1 --out "$lab/shared/checkpoint" >/dev/null 2>&1 || fail "no checkpoint"
     for n in 2 3 1; do
-      words=$("$spark" --repository "$lab/site" --cluster-config config/lab.json render "node$n" | sed 's/.*spark-engine //')
+      words=$("$spark" --repository "$lab/site" --cluster-config config/lab.json render "node$n" | sed 's/.*spark-engine:lab //')
       on "node$n" "docker run -d --name rank --network=host -e UCX_NET_DEVICES=enP7s7 \
         -v /srv/spark-lab/checkpoint:/srv/spark-lab/checkpoint:ro spark-engine:lab $words >/dev/null" || fail "rank on node$n"
     done

@@ -76,16 +76,21 @@ Answer answer(StepModel& model, const std::vector<int32_t>& prompt, int32_t sequ
 
 using Wrap = std::function<std::unique_ptr<Communicator>(Communicator&)>;
 
+struct Form {
+  int32_t spread_rows_above = 1 << 20;
+  CollectiveDtype sums = CollectiveDtype::kAuto;
+};
+
 // Gives the work a model over so many ranks, whose communicators `wrap` may put something around.
 void with_ranks(int32_t ranks, const std::string& folder, const std::string& backend,
-                const std::function<void(StepModel&)>& work, const Wrap& wrap = {},
-                int32_t spread_rows_above = 1 << 20) {
+                const std::function<void(StepModel&)>& work, const Wrap& wrap = {}, const Form& form = {}) {
   const auto load = [&](Communicator* communicator) {
     return load_model({.folder = folder,
                        .backend = backend,
                        .threads = 1,
                        .limits = kLimits,
-                       .spread_rows_above = spread_rows_above,
+                       .spread_rows_above = form.spread_rows_above,
+                       .collective_dtype = form.sums,
                        .communicator = communicator});
   };
   if (ranks == 1) {
@@ -105,11 +110,14 @@ void with_ranks(int32_t ranks, const std::string& folder, const std::string& bac
 }
 
 std::vector<Answer> answers(int32_t ranks, const std::string& folder, const std::string& backend,
-                            const std::vector<std::vector<int32_t>>& prompts) {
+                            const std::vector<std::vector<int32_t>>& prompts, const Form& form = {}) {
   std::vector<Answer> result;
-  with_ranks(ranks, folder, backend, [&](StepModel& model) {
-    for (const auto& prompt : prompts) result.push_back(answer(model, prompt));
-  });
+  with_ranks(
+      ranks, folder, backend,
+      [&](StepModel& model) {
+        for (const auto& prompt : prompts) result.push_back(answer(model, prompt));
+      },
+      {}, form);
   return result;
 }
 
@@ -156,10 +164,10 @@ Comparison compare(const std::vector<Answer>& one, const std::vector<Answer>& ma
   return result;
 }
 
-// The ranks' partial results are rounded to BF16 before they are added up, twice in each layer, and these
-// small models amplify every rounding: the golden set's own noise between two orders of FP32 sums is 0.045 in
-// the median and 0.19 in the worst row at 300 tokens. A likeliest token may differ only where the runner-up
-// is closer than the rounding.
+// With --collective-dtype bf16 the ranks' partial results are rounded before they are added up, twice in each
+// layer, and these small models amplify every rounding: the golden set's own noise between two orders of FP32
+// sums is 0.045 in the median and 0.19 in the worst row at 300 tokens. A likeliest token may differ only
+// where the runner-up is closer than the rounding.
 constexpr double kMedianLimit = 0.09;
 constexpr double kRowLimit = 0.30;
 constexpr double kExcessLimit = 4;
@@ -183,6 +191,27 @@ int32_t vocabulary_of(const std::string& folder) {
   return static_cast<int32_t>(model::read_model_config(parse_json(read_file(path), path), path).vocab_size);
 }
 
+// Partial sums that are added in double and rounded once: any number of ranks gives the bits of one.
+void expect_same(const char* name, int32_t ranks, const std::vector<Answer>& one,
+                 const std::vector<Answer>& many) {
+  size_t ids = 0, drafts = 0;
+  for (size_t p = 0; p < one.size(); ++p) {
+    EXPECT_EQ(many[p].ids, one[p].ids) << name << ", " << ranks << " ranks, prompt " << p;
+    EXPECT_EQ(many[p].drafts, one[p].drafts) << name << ", " << ranks << " ranks, prompt " << p;
+    EXPECT_TRUE(many[p].logits == one[p].logits) << name << ", " << ranks << " ranks, prompt " << p;
+    ids += one[p].ids.size();
+    drafts += one[p].drafts.size();
+  }
+  std::printf("  %s, %d ranks: %zu ids and %zu drafts compared\n", name, ranks, ids, drafts);
+}
+
+constexpr Form kRounded{.sums = CollectiveDtype::kBf16};
+// Fewer of the prompts where only closeness is promised.
+std::vector<std::vector<int32_t>> some_of(std::vector<std::vector<int32_t>> prompts) {
+  prompts.resize(10);
+  return prompts;
+}
+
 TEST(Ranks, TheGoldenCheckpointGivesTheSameOnOneTwoAndThree) {
   const std::string folder = golden::full_set();
   if (folder.empty()) GTEST_SKIP() << "the full golden set is not here (SPARK_GOLDEN_DIR)";
@@ -190,7 +219,12 @@ TEST(Ranks, TheGoldenCheckpointGivesTheSameOnOneTwoAndThree) {
   const auto prompts = random_prompts(vocabulary_of(checkpoint));
   const auto one = answers(1, checkpoint, "cpu", prompts);
   for (const int32_t ranks : {2, 3}) {
-    expect_close("golden", ranks, compare(one, answers(ranks, checkpoint, "cpu", prompts)));
+    expect_same("golden", ranks, one, answers(ranks, checkpoint, "cpu", prompts));
+  }
+  const auto some = some_of(prompts);
+  const auto rounded = answers(1, checkpoint, "cpu", some, kRounded);
+  for (const int32_t ranks : {2, 3}) {
+    expect_close("golden, bf16", ranks, compare(rounded, answers(ranks, checkpoint, "cpu", some, kRounded)));
   }
 }
 
@@ -199,7 +233,13 @@ TEST(Ranks, TheSyntheticCheckpointGivesTheSameOnOneToFour) {
   const auto prompts = random_prompts(vocabulary_of(checkpoint));
   const auto one = answers(1, checkpoint, "cpu", prompts);
   for (const int32_t ranks : {2, 3, 4}) {
-    expect_close("synthetic", ranks, compare(one, answers(ranks, checkpoint, "cpu", prompts)));
+    expect_same("synthetic", ranks, one, answers(ranks, checkpoint, "cpu", prompts));
+  }
+  const auto some = some_of(prompts);
+  const auto rounded = answers(1, checkpoint, "cpu", some, kRounded);
+  for (const int32_t ranks : {2, 3, 4}) {
+    expect_close("synthetic, bf16", ranks,
+                 compare(rounded, answers(ranks, checkpoint, "cpu", some, kRounded)));
   }
 }
 
@@ -293,20 +333,23 @@ TEST(Ranks, SpreadRowsChangeNoBit) {
   const std::string& checkpoint = golden::synthetic_checkpoint();
   auto prompts = random_prompts(vocabulary_of(checkpoint));
   prompts.resize(6);
-  for (const int32_t ranks : {2, 3, 4}) {
+  for (const CollectiveDtype sums : {CollectiveDtype::kFp64, CollectiveDtype::kBf16}) {
     std::vector<Answer> whole;
-    for (const int32_t above : {1 << 20, 0, 40}) {
-      std::vector<Answer> got;
-      with_ranks(
-          ranks, checkpoint, "cpu",
-          [&](StepModel& model) {
-            for (const auto& prompt : prompts) got.push_back(answer(model, prompt));
-          },
-          {}, above);
-      if (whole.empty()) whole = got;
-      for (size_t p = 0; p < prompts.size(); ++p) {
-        EXPECT_EQ(got[p].logits, whole[p].logits) << ranks << " ranks, above " << above << ", prompt " << p;
-        EXPECT_EQ(got[p].drafts, whole[p].drafts) << ranks << " ranks, above " << above << ", prompt " << p;
+    if (sums == CollectiveDtype::kFp64) whole = answers(1, checkpoint, "cpu", prompts);
+    for (const int32_t ranks : {2, 3, 4}) {
+      if (sums == CollectiveDtype::kBf16) {
+        prompts.resize(3);
+        whole = answers(ranks, checkpoint, "cpu", prompts, kRounded);
+      }
+      for (const int32_t above : {0, 40}) {
+        const auto got =
+            answers(ranks, checkpoint, "cpu", prompts, {.spread_rows_above = above, .sums = sums});
+        for (size_t p = 0; p < prompts.size(); ++p) {
+          EXPECT_TRUE(got[p].logits == whole[p].logits)
+              << name_of(sums) << ", " << ranks << " ranks, above " << above << ", prompt " << p;
+          EXPECT_EQ(got[p].drafts, whole[p].drafts)
+              << name_of(sums) << ", " << ranks << " ranks, above " << above << ", prompt " << p;
+        }
       }
     }
   }
@@ -320,6 +363,7 @@ class WrappedCommunicator : public Communicator {
   bool recordable() const override { return inner_.recordable(); }
   void sum_rows(uint16_t* x, int32_t rows, int32_t cols) override { inner_.sum_rows(x, rows, cols); }
   void sum_own_rows(uint16_t* x, int32_t rows, int32_t cols) override { inner_.sum_own_rows(x, rows, cols); }
+  void sum_partials(const PartialSums& args) override { inner_.sum_partials(args); }
   void gather_rows(std::span<const SpreadRows> arrays, int32_t rows) override {
     inner_.gather_rows(arrays, rows);
   }
@@ -335,11 +379,11 @@ class WrappedCommunicator : public Communicator {
 class LossyCommunicator final : public WrappedCommunicator {
  public:
   using WrappedCommunicator::WrappedCommunicator;
-  void sum_rows(uint16_t* x, int32_t rows, int32_t cols) override {
-    if (rank() == 1 && sums_++ % 19 == 8) {
-      std::fill_n(x, static_cast<size_t>(rows) * static_cast<size_t>(cols), uint16_t{0});
-    }
-    inner_.sum_rows(x, rows, cols);
+  void sum_partials(const PartialSums& args) override {
+    const std::vector<double> nothing(static_cast<size_t>(args.rows) * static_cast<size_t>(args.cols), 0.0);
+    PartialSums sums = args;
+    if (rank() == 1 && sums_++ % 18 == 7) sums.x = nothing.data();
+    inner_.sum_partials(sums);
   }
 
  private:

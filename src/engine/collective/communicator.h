@@ -9,14 +9,17 @@
 //   ... communicator.meet(failure);                          // ... and every rank is ready for it
 //
 // Buffers lie in the backend's memory; calls are ordered with its operations. Sums add the ranks' BF16 values
-// in FP32 in rank order and round once, so a row's result depends on nothing but the row. Everything throws
-// RankLost (transport.h) when a rank of the group is gone.
+// in FP32 in rank order and round once, so a row's result depends on nothing but the row; sum_partials() adds
+// what no rank has rounded in double, so that it does not depend on the number of ranks either. Everything
+// throws RankLost (transport.h) when a rank of the group is gone.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "engine/numeric/bf16.h"
 
 namespace spark::engine {
 
@@ -49,6 +52,15 @@ struct SpreadRows {
   int64_t row_bytes = 0;
 };
 
+// y = round_bf16( sum over ranks of their x ), in double, rank 0 first; one rank alone rounds as well.
+struct PartialSums {
+  const double* x = nullptr;  // [rows][cols]
+  int32_t rows = 0;
+  int32_t cols = 0;
+  uint16_t* y = nullptr;       // BF16 [rows][cols]
+  bool own_rows_only = false;  // as sum_own_rows(): y's other rows are left as they are
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -63,6 +75,7 @@ class Communicator {
   virtual void sum_rows(uint16_t* x, int32_t rows, int32_t cols) = 0;
   // The same sums, of this rank's own rows only; the others are left as they are.
   virtual void sum_own_rows(uint16_t* x, int32_t rows, int32_t cols) = 0;
+  virtual void sum_partials(const PartialSums& args) = 0;
   // In place: every rank gets all rows.
   virtual void gather_rows(std::span<const SpreadRows> arrays, int32_t rows) = 0;
   virtual void gather_columns(const GatherColumns& args) = 0;
@@ -83,6 +96,10 @@ class SoloCommunicator final : public Communicator {
   bool recordable() const override { return true; }
   void sum_rows(uint16_t*, int32_t, int32_t) override {}
   void sum_own_rows(uint16_t*, int32_t, int32_t) override {}
+  void sum_partials(const PartialSums& args) override {
+    const int64_t count = int64_t{args.rows} * args.cols;
+    for (int64_t i = 0; i < count; ++i) args.y[i] = double_to_bf16(args.x[i]);
+  }
   void gather_rows(std::span<const SpreadRows>, int32_t) override {}
   void gather_columns(const GatherColumns&) override {}
   void note(std::span<const uint8_t>) override {}

@@ -1,6 +1,7 @@
 #include "engine/collective/membership.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -72,6 +73,7 @@ class Membership::Impl {
     int32_t rank = 0;
     FrameSocket socket;
     double heard = 0;
+    bool is_new = true;  // not heard yet
     bool left = false;
   };
 
@@ -80,9 +82,20 @@ class Membership::Impl {
     [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
   }
 
-  void run() {
-    // Signs of life matter more than the work they speak for. Not every process may say so.
+  // Signs of life matter more than the work they speak for. Not every process may say so.
+  static void ask_for_priority() {
+    const sched_param least{.sched_priority = 1};
+    // Of this thread; threads that it starts are as any other.
+    if (::sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &least) == 0) return;
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), -10);
+  }
+
+  double silence_of(const Peer& peer) const {
+    return peer.is_new ? options_.first_silence_s : options_.silence_s;
+  }
+
+  void run() {
+    ask_for_priority();
     double beat_at = monotonic_s();
     double looked = beat_at;
     while (take_wishes()) {
@@ -110,7 +123,7 @@ class Membership::Impl {
     for (const Peer& peer : peers_) {
       if (peer.left) continue;
       waits.push_back({peer.socket.fd(), POLLIN, 0});
-      until = std::min(until, peer.heard + options_.silence_s);
+      until = std::min(until, peer.heard + silence_of(peer));
     }
     const int ms = std::max(1, static_cast<int>((until - monotonic_s()) * 1000) + 1);
     ::poll(waits.data(), waits.size(), ms);
@@ -150,6 +163,7 @@ class Membership::Impl {
     const bool open = peer.socket.read();
     while (const auto frame = peer.socket.next()) {
       peer.heard = now;
+      peer.is_new = false;
       take(peer, *frame);
       if (peer.left) return;
     }
@@ -157,7 +171,7 @@ class Membership::Impl {
       peer.left = true;
       if (!said_goodbye_)
         lose({peer.rank, peer.socket.fault().empty() ? "its connection ended" : peer.socket.fault()});
-    } else if (now - peer.heard > options_.silence_s) {
+    } else if (now - peer.heard > silence_of(peer)) {
       char why[64];
       std::snprintf(why, sizeof why, "no sign of life for %.2f s", now - peer.heard);
       peer.left = true;

@@ -6,7 +6,7 @@
 //
 // Every rank sends a sign of life to rank 0, and rank 0 to every rank, ten times a second. A connection that
 // ends, or 0.6 s of silence, means that the rank is lost; rank 0 tells the others. All of that takes less
-// than a second.
+// than a second. Until a rank is heard for the first time it has longer: it may still be busy getting there.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,8 @@ struct LostRank {
 struct MembershipOptions {
   double beat_s = 0.1;
   double silence_s = 0.6;
-  double leave_s = 2;  // how long leave() waits for the others
+  double first_silence_s = 5;  // of a rank that was never heard
+  double leave_s = 2;          // how long leave() waits for the others
 };
 
 // Called on the membership's thread, each once.

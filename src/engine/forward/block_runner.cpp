@@ -44,6 +44,15 @@ void BlockRunner::sum(const StepRows& step, uint16_t* x, int64_t cols) {
   }
 }
 
+void BlockRunner::sum_output(const StepRows& step) {
+  if (scratch_.y_f64 == nullptr) return sum(step, scratch_.y, config_.hidden_size);
+  communicator_.sum_partials({.x = scratch_.y_f64,
+                              .rows = step.rows,
+                              .cols = narrow(config_.hidden_size),
+                              .y = scratch_.y,
+                              .own_rows_only = spreads(step)});
+}
+
 void BlockRunner::embed(const StepRows& step, const Weight& table, const uint16_t* overrides,
                         const int32_t* override_rows) {
   backend_.embed({.step = step,
@@ -55,7 +64,7 @@ void BlockRunner::embed(const StepRows& step, const Weight& table, const uint16_
                   .override_rows = override_rows,
                   .h = scratch_.h,
                   .pre = scratch_.expert_mix.pre});
-  // Every row is whole on one rank and zero on the others.
+  // Every row is whole on one rank and zero on the others, so that BF16 is exact.
   sum(step, scratch_.h, config_.stream_width());
 }
 
@@ -179,9 +188,10 @@ void BlockRunner::attention_output(const StepRows& step, const BlockWeights& blo
   backend_.linear({.rows = step.rows,
                    .x_q = scratch_.o_low_q,
                    .weight = &block.attention.wo_b,
-                   .y = scratch_.y,
+                   .y = scratch_.y_f64 == nullptr ? scratch_.y : nullptr,
+                   .y_f64 = scratch_.y_f64,
                    .y_stride = config_.hidden_size});
-  sum(step, scratch_.y, config_.hidden_size);
+  sum_output(step);
 }
 
 void BlockRunner::add_attention(const StepRows& step) {
@@ -226,8 +236,9 @@ void BlockRunner::expert_output(const StepRows& step, const BlockWeights& block)
                     .weights = scratch_.expert_weights,
                     .bank = &weights.bank,
                     .shared = &weights.shared,
-                    .y = scratch_.y});
-  sum(step, scratch_.y, config_.hidden_size);
+                    .y = scratch_.y_f64 == nullptr ? scratch_.y : nullptr,
+                    .y_f64 = scratch_.y_f64});
+  sum_output(step);
 }
 
 void BlockRunner::add_experts(const StepRows& step) {

@@ -87,8 +87,9 @@ WeightReads reads_of(const Backend& backend, WeightReads reads) {
 Decoder::Decoder(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
                  const model::ModelConfig& config, std::vector<int32_t> token_classes,
                  const CacheLimits& limits, Communicator& communicator, const TableReaderOptions& engram,
-                 const WeightReads& reads)
+                 const WeightReads& reads, CollectiveDtype sums)
     : backend_(std::move(backend)),
+      sums_(resolve(sums, backend_->sums_in_double())),
       communicator_(communicator, *backend_),
       checkpoint_(checked(std::move(checkpoint), config)),
       config_(config),
@@ -104,7 +105,7 @@ Decoder::Decoder(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> c
       arrays_(*backend_, limits.max_step_rows),
       decoder_arrays_(*backend_, limits.max_step_rows),
       runner_(*backend_, communicator_, config_, split_,
-              allocate_block_scratch(*backend_, config_, split_, limits.max_step_rows)),
+              allocate_block_scratch(*backend_, config_, split_, limits.max_step_rows, sums_)),
       index_(allocate_index_scratch(*backend_, config_, limits.max_step_rows)),
       plain_freq_(upload_frequencies(*backend_, config_, false)),
       compressed_freq_(upload_frequencies(*backend_, config_, true)) {
@@ -130,7 +131,7 @@ Decoder::Decoder(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> c
   }
   if (config_.num_nextn_predict_layers > 0) {
     drafter_ = std::make_unique<Drafter>(*backend_, communicator_, config_, split_, loader_, weights_, cache_,
-                                         plain_freq_, limits);
+                                         plain_freq_, limits, sums_);
   }
   loader_.finish();
 }

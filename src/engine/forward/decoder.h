@@ -48,7 +48,8 @@ class Decoder final : public StepModel {
   // communicator outlives the decoder.
   Decoder(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
           const model::ModelConfig& config, std::vector<int32_t> token_classes, const CacheLimits& limits,
-          Communicator& communicator, const TableReaderOptions& engram = {}, const WeightReads& reads = {});
+          Communicator& communicator, const TableReaderOptions& engram = {}, const WeightReads& reads = {},
+          CollectiveDtype sums = CollectiveDtype::kAuto);
 
   int32_t vocab_size() const override { return static_cast<int32_t>(config_.vocab_size); }
   int32_t max_sequences() const override { return limits_.max_sequences; }
@@ -94,6 +95,8 @@ class Decoder final : public StepModel {
   const CachePool& cache() const { return cache_; }
   const EngramLookup& engram() const { return engram_; }
   const model::RankSplit& split() const { return split_; }
+  // How the ranks' partial sums are added up; never kAuto.
+  CollectiveDtype sums() const { return sums_; }
   // Weights of this rank, padding included; model::rank_bytes() without Engram tables and vision.
   int64_t loaded_bytes() const { return loader_.loaded_bytes(); }
   // For tests and debugging; null to stop. The observer must outlive its use.
@@ -126,6 +129,7 @@ class Decoder final : public StepModel {
   void observe(const std::string& name, ObservedType type, int64_t cols, const void* data);
 
   std::unique_ptr<Backend> backend_;
+  const CollectiveDtype sums_;
   StagedCommunicator communicator_;
   std::unique_ptr<Checkpoint> checkpoint_;
   const model::ModelConfig config_;

@@ -10,7 +10,7 @@ namespace spark::engine {
 
 Drafter::Drafter(Backend& backend, Communicator& communicator, const model::ModelConfig& config,
                  const model::RankSplit& split, WeightLoader& loader, const DecoderWeights& decoder,
-                 CachePool& cache, const float* plain_freq, const CacheLimits& limits)
+                 CachePool& cache, const float* plain_freq, const CacheLimits& limits, CollectiveDtype sums)
     : backend_(backend),
       communicator_(communicator),
       config_(config),
@@ -19,9 +19,9 @@ Drafter::Drafter(Backend& backend, Communicator& communicator, const model::Mode
       cache_(cache),
       weights_(load_drafter_weights(loader, config)),
       arrays_(backend, limits.max_sequences * static_cast<int32_t>(config.dspark_block_size)),
-      runner_(
-          backend, communicator, config, split,
-          allocate_block_scratch(backend, config, split, limits.max_sequences * config.dspark_block_size)),
+      runner_(backend, communicator, config, split,
+              allocate_block_scratch(backend, config, split, limits.max_sequences * config.dspark_block_size,
+                                     sums)),
       plain_freq_(plain_freq) {
   const int64_t drafts = limits.max_sequences * config.dspark_block_size;
   const int64_t rows = limits.max_step_rows;

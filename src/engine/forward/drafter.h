@@ -31,7 +31,7 @@ class Drafter {
   // Weights, caches and frequencies are the backbone's; all must outlive this.
   Drafter(Backend& backend, Communicator& communicator, const model::ModelConfig& config,
           const model::RankSplit& split, WeightLoader& loader, const DecoderWeights& decoder,
-          CachePool& cache, const float* plain_freq, const CacheLimits& limits);
+          CachePool& cache, const float* plain_freq, const CacheLimits& limits, CollectiveDtype sums);
 
   int32_t block_size() const { return static_cast<int32_t>(config_.dspark_block_size); }
 

@@ -75,6 +75,10 @@ WeightReads weight_reads(const LoadOptions& options, const model::ModelConfig& c
 
 }  // namespace
 
+CollectiveDtype resolved_collective_dtype(CollectiveDtype asked, const std::string& backend) {
+  return resolve(asked, backend == "cpu" || backend == "reference");
+}
+
 std::vector<std::string> backend_names() {
   std::vector<std::string> names;
 #ifdef SPARK_HAS_CUDA_BACKEND
@@ -118,10 +122,10 @@ std::unique_ptr<Decoder> load_model(const LoadOptions& options, std::unique_ptr<
   std::vector<int32_t> classes = token_classes(config, options.folder);
   phase("loading weights, making room for caches");
   static SoloCommunicator solo;
-  auto model = std::make_unique<Decoder>(std::move(backend), std::move(checkpoint), config,
-                                         std::move(classes), options.limits,
-                                         options.communicator == nullptr ? solo : *options.communicator,
-                                         options.engram, weight_reads(options, config));
+  auto model = std::make_unique<Decoder>(
+      std::move(backend), std::move(checkpoint), config, std::move(classes), options.limits,
+      options.communicator == nullptr ? solo : *options.communicator, options.engram,
+      weight_reads(options, config), options.collective_dtype);
   model->spread_rows_above(options.spread_rows_above);
   if (options.exact_prefill) model->use_exact_prefill();
   return model;

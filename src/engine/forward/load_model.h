@@ -28,9 +28,14 @@ struct LoadOptions {
   // With several ranks: steps of more rows spread their residual streams over the ranks. Below, one message
   // each is faster than two.
   int32_t spread_rows_above = 204;
+  // How partial sums are added up, with one rank too: kFp64 gives every number of ranks the same results.
+  CollectiveDtype collective_dtype = CollectiveDtype::kAuto;
   // Of the group that this is a rank of; outlives the model. Null: alone.
   Communicator* communicator = nullptr;
 };
+
+// What a backend does of `asked` (collective_dtype.h), by its name, before there is one.
+CollectiveDtype resolved_collective_dtype(CollectiveDtype asked, const std::string& backend);
 
 // The backends of this build.
 std::vector<std::string> backend_names();

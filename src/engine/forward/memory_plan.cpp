@@ -53,6 +53,8 @@ class MeasuringBackend final : public Backend {
   void route(const RouteArgs&) override { refuse(); }
   void experts(const ExpertsArgs&) override { refuse(); }
   void draft(const DraftArgs&) override { refuse(); }
+  void select(const SelectArgs&) override { refuse(); }
+  void verify_drafts(const VerifyArgs&) override { refuse(); }
 
  private:
   static void refuse() { SPARK_CHECK(false && "a measuring backend computes nothing"); }
@@ -111,13 +113,13 @@ void add_weights(const model::ModelConfig& config, const model::RankSplit& split
 
 // The arrays that Decoder and Drafter allocate for a step.
 uint64_t step_bytes(const model::ModelConfig& config, const model::RankSplit& split,
-                    const CacheLimits& limits) {
+                    const CacheLimits& limits, CollectiveDtype sums) {
   const int64_t rows = limits.max_step_rows;
   const int64_t slice = std::min<int64_t>(rows, 64);
   const int64_t hidden = config.hidden_size;
   return measured([&](Backend& backend) {
     const auto bytes = [&](int64_t count) { allocate_array<uint8_t>(backend, count); };
-    allocate_block_scratch(backend, config, split, rows);
+    allocate_block_scratch(backend, config, split, rows, sums);
     allocate_index_scratch(backend, config, rows);
     bytes(2 * 9 * 4 * rows);                        // StepArrays, of all rows and of the decoder's
     bytes(3 * rows * config.qk_rope_head_dim * 4);  // angles
@@ -132,7 +134,7 @@ uint64_t step_bytes(const model::ModelConfig& config, const model::RankSplit& sp
     }
     if (config.num_nextn_predict_layers == 0) return;
     const int64_t drafts = limits.max_sequences * config.dspark_block_size;
-    allocate_block_scratch(backend, config, split, drafts);
+    allocate_block_scratch(backend, config, split, drafts, sums);
     bytes(drafts * (logits + hidden * 2));
     allocate_quantised(backend, rows, config.main_proj_input());
     allocate_quantised(backend, rows, hidden);
@@ -182,7 +184,9 @@ MemoryPlan plan_memory(const model::ModelConfig& config, const LoadOptions& opti
   plan.items.push_back({"caches of sequences", measured([&](Backend& backend) {
                           const CachePool pool(backend, cache_shape(config, options.limits));
                         })});
-  plan.items.push_back({"arrays of a step", step_bytes(config, split, options.limits)});
+  plan.items.push_back(
+      {"arrays of a step", step_bytes(config, split, options.limits,
+                                      resolved_collective_dtype(options.collective_dtype, options.backend))});
   if (!config.engram_layer_ids.empty()) {
     uint64_t table = 0;
     for (const int64_t rows : config.engram_num_embeddings) {

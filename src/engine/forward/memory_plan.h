@@ -34,8 +34,8 @@ struct MemoryPlan {
   void check(std::optional<uint64_t> available) const;
 };
 
-// Throws Error when the widths do not split over `ranks`. Only backend, limits and engram of the options
-// matter.
+// Throws Error when the widths do not split over `ranks`. Only backend, limits, engram and
+// collective_dtype of the options matter.
 MemoryPlan plan_memory(const model::ModelConfig& config, const LoadOptions& options, int64_t ranks);
 
 // Of the GPU, or of the machine for backends that compute in its memory and for GPUs that share it.

@@ -19,7 +19,8 @@ QuantisedRows allocate_quantised(Backend& backend, int64_t rows, int64_t cols) {
 }
 
 BlockScratch allocate_block_scratch(Backend& backend, const model::ModelConfig& config,
-                                    const model::RankSplit& split, int64_t rows) {
+                                    const model::RankSplit& split, int64_t rows, CollectiveDtype sums) {
+  const bool is_exact = sums == CollectiveDtype::kFp64;
   const int64_t hidden = config.hidden_size;
   const int64_t q_rank = config.q_lora_rank;
   const int64_t query = split.heads * config.head_dim;
@@ -32,6 +33,7 @@ BlockScratch allocate_block_scratch(Backend& backend, const model::ModelConfig& 
           .x = allocate_array<uint16_t>(backend, rows * hidden),
           .x_q = allocate_quantised(backend, rows, hidden),
           .y = allocate_array<uint16_t>(backend, rows * hidden),
+          .y_f64 = is_exact ? allocate_array<double>(backend, rows * hidden) : nullptr,
           .q_kv = allocate_array<uint16_t>(backend, rows * (q_rank + config.head_dim)),
           .qr_q = allocate_quantised(backend, rows, q_rank),
           .q = allocate_array<uint16_t>(backend, rows * query),

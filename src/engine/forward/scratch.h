@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "engine/collective/collective_dtype.h"
 #include "engine/kernels/backend.h"
 #include "model/config.h"
 #include "model/split.h"
@@ -30,6 +31,7 @@ struct BlockScratch {
   uint16_t* x = nullptr;  // BF16 [rows][D], a sublayer's input
   QuantisedRows x_q;
   uint16_t* y = nullptr;      // BF16 [rows][D], a sublayer's output
+  double* y_f64 = nullptr;    // FP64 [rows][D], the rank's part of it; null when parts are summed as BF16
   uint16_t* q_kv = nullptr;   // BF16 [rows][q rank + width]
   QuantisedRows qr_q;         // [rows][q rank]
   uint16_t* q = nullptr;      // BF16 [rows][heads][width]
@@ -73,7 +75,7 @@ struct AngleBuffers {
 };
 
 BlockScratch allocate_block_scratch(Backend& backend, const model::ModelConfig& config,
-                                    const model::RankSplit& split, int64_t rows);
+                                    const model::RankSplit& split, int64_t rows, CollectiveDtype sums);
 IndexScratch allocate_index_scratch(Backend& backend, const model::ModelConfig& config, int64_t rows);
 EngramScratch allocate_engram_scratch(Backend& backend, const model::ModelConfig& config,
                                       const model::RankSplit& split, int64_t rows);

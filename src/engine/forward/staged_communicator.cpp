@@ -22,6 +22,22 @@ void StagedCommunicator::sum_own_rows(uint16_t* x, int32_t rows, int32_t cols) {
   backend_.upload(x + first, rows_.data() + first, static_cast<size_t>(own.rows) * width * sizeof(uint16_t));
 }
 
+void StagedCommunicator::sum_partials(const PartialSums& args) {
+  if (!stages_partials_) return inner_.sum_partials(args);
+  const auto width = static_cast<size_t>(args.cols);
+  partials_.resize(static_cast<size_t>(args.rows) * width);
+  rows_.resize(partials_.size());
+  backend_.download(partials_.data(), args.x, partials_.size() * sizeof(double));
+  PartialSums host = args;
+  host.x = partials_.data();
+  host.y = rows_.data();
+  inner_.sum_partials(host);
+  const RowRange own = args.own_rows_only ? own_rows(args.rows, rank(), ranks()) : RowRange{0, args.rows};
+  const size_t first = static_cast<size_t>(own.first) * width;
+  backend_.upload(args.y + first, rows_.data() + first,
+                  static_cast<size_t>(own.rows) * width * sizeof(uint16_t));
+}
+
 void StagedCommunicator::gather_rows(std::span<const SpreadRows> arrays, int32_t rows) {
   if (!staged_) return inner_.gather_rows(arrays, rows);
   const RowRange own = own_rows(rows, rank(), ranks());

@@ -18,6 +18,7 @@
 #include "engine/kernels/experts.h"
 #include "engine/kernels/index.h"
 #include "engine/kernels/linear.h"
+#include "engine/kernels/select.h"
 #include "engine/kernels/streams.h"
 #include "engine/kernels/types.h"
 
@@ -41,6 +42,9 @@ class Backend {
   virtual bool keeps_host(WeightFormat) const { return true; }
   // Whether the host can read and write the backend's memory.
   virtual bool host_memory() const { return true; }
+
+  // Whether linear() and experts() can leave sums unrounded (y_f64), for ranks that add up parts of them.
+  virtual bool sums_in_double() const { return false; }
 
   // Runs `body`, the operations of one step, which depend on nothing but `key` and the contents of buffers. A
   // device with graphs records them on the first call with a key and replays them later.
@@ -74,6 +78,9 @@ class Backend {
   virtual void experts(const ExpertsArgs& args) = 0;
 
   virtual void draft(const DraftArgs& args) = 0;
+
+  virtual void select(const SelectArgs& args) = 0;
+  virtual void verify_drafts(const VerifyArgs& args) = 0;
 };
 
 }  // namespace spark::engine

@@ -18,15 +18,17 @@ struct QuantiseArgs {
 // nor m. The reference sums in double and rounds once to FP32.
 //   weight FP8 or FP4: x_q is used; per 32-column block the code products are summed, then scaled by both
 //   powers of two. weight BF16 or F32: x (BF16) is used; products are of FP32 operands, exactly (no TF32).
-// Exactly one of y (rounded to BF16) and y_f32 is set.
+// Exactly one of y (rounded to BF16), y_f32 and y_f64 is set. y_f64 takes sums that nobody has rounded, which
+// backends with sums_in_double() can leave: a block's products may be added in FP32, blocks in double.
 struct LinearArgs {
   int32_t rows = 0;
   const uint16_t* x = nullptr;  // BF16 [rows][cols]
   QuantisedRows x_q = {};
   const Weight* weight = nullptr;
-  uint16_t* y = nullptr;   // BF16 [rows][y_stride]
-  float* y_f32 = nullptr;  // FP32 [rows][y_stride]
-  int64_t y_stride = 0;    // elements between rows of the output; at least weight->rows
+  uint16_t* y = nullptr;    // BF16 [rows][y_stride]
+  float* y_f32 = nullptr;   // FP32 [rows][y_stride]
+  double* y_f64 = nullptr;  // FP64 [rows][y_stride]
+  int64_t y_stride = 0;     // elements between rows of the output; at least weight->rows
 };
 
 // Block-diagonal projection (WO-A): x viewed [rows][groups][cols], weight FP8 [groups * out, cols] with BF16

@@ -25,6 +25,20 @@ constexpr uint16_t float_to_bf16(float value) {
   return static_cast<uint16_t>(is_nan ? quiet : rounded);
 }
 
+// Rounded once: a value that FP32 rounds onto the middle between two BF16 values goes to its own side.
+constexpr uint16_t double_to_bf16(double value) {
+  const auto near = static_cast<float>(value);
+  const double rounded = static_cast<double>(near);
+  const double size = value < 0 ? -value : value;
+  const double rounded_size = rounded < 0 ? -rounded : rounded;
+  uint32_t bits = std::bit_cast<uint32_t>(near);
+  if ((bits & 0xFFFFu) == 0x8000u) {
+    if (size > rounded_size) ++bits;
+    if (size < rounded_size) --bits;
+  }
+  return float_to_bf16(std::bit_cast<float>(bits));
+}
+
 // The nearest BF16 value, as FP32.
 constexpr float round_to_bf16(float value) {
   return bf16_to_float(float_to_bf16(value));

@@ -22,7 +22,7 @@ constexpr size_t kMaxUnparsedBytes = 128 << 10;
 constexpr size_t kMaxDiscardedBytes =
     64 << 20;  // taken from a client after a refusal, so that it reads the refusal
 constexpr double kLingerSeconds = 2;
-constexpr double kLingerSecondsDraining = 0.2;
+constexpr double kLingerSecondsDraining = 0.05;
 
 std::string http_date() {
   const std::time_t now = std::time(nullptr);

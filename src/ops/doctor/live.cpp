@@ -26,7 +26,8 @@ PathEnd path_end(const Cable& cable, size_t number, const CablePath& path, bool 
 unsigned rules_for(const Site& site) {
   unsigned have = kNodes | kEngine;
   if (site.profile.transport != nullptr) have |= kTransport;
-  have |= site.profile.engine_kind == EngineKind::kVllm ? kVllmOnly : kNativeOnly;
+  // Live rules of vLLM are about its container, which the native engine may have too.
+  have |= site.profile.in_container() ? kVllmOnly : kNativeOnly;
   if (site.profile.host.hardware == "spark") have |= kSparkOnly;
   if (site.policy) have |= kPolicy;
   return have;
@@ -151,7 +152,7 @@ void LiveContext::report_corrections() {
 }
 
 bool LiveContext::serving(const LiveNode& node) const {
-  if (is_vllm()) return node.facts.docker.container && node.facts.docker.container->running;
+  if (in_container()) return node.facts.docker.container && node.facts.docker.container->running;
   if (!node.facts.host.units) return false;
   const auto found = node.facts.host.units->find(profile.service_name() + ".service");
   return found != node.facts.host.units->end() && found->second.active == "active";

@@ -65,6 +65,7 @@ class LiveContext {
   void report_corrections();
 
   bool is_vllm() const { return profile.engine_kind == EngineKind::kVllm; }
+  bool in_container() const { return profile.in_container(); }
   bool serving(const LiveNode& node) const;  // its container or unit runs
   bool on_64k(const LiveNode& node) const { return node.facts.kernel.page_size == 65536; }
 

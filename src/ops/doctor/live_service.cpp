@@ -104,7 +104,7 @@ void service_container(LiveContext& context, const LiveNode& node) {
 
 void service_running(LiveContext& context, const LiveNode& node) {
   if (context.options.expect_stopped) return;
-  if (!context.is_vllm()) {
+  if (!context.in_container()) {
     if (!node.facts.host.units) return context.unknown(node, "the service's state", "units");
     if (context.serving(node)) return;
     const Unit* unit = unit_of(node, context.profile.service_name() + ".service");
@@ -321,7 +321,7 @@ void service_mount_sources(LiveContext& context, const LiveNode& node) {
     }
   };
   for (const Mount& mount : context.profile.container.mounts) check(mount.source, mount.mode == "rw");
-  if (context.is_vllm()) return;
+  if (context.in_container()) return;
   const std::string& program = context.profile.native.program;
   const auto found = known.find(program);
   if (found == known.end() || found->second.find('r') != std::string::npos) return;
@@ -332,7 +332,7 @@ void service_mount_sources(LiveContext& context, const LiveNode& node) {
 void service_nccl(LiveContext& context, const LiveNode& node) {
   const KernelFacts& kernel = node.facts.kernel;
   std::string version, where;
-  if (context.is_vllm()) {
+  if (context.in_container()) {
     const auto& image = node.facts.docker.image;
     if (!image) return;
     const auto found = image->environment.find("NCCL_VERSION");

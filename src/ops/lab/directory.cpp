@@ -121,6 +121,7 @@ bool write_site(const LabPlan& plan) {
   write_file_atomic(site / "config/nodes.json", node_map_text(plan.map));
   write_file_atomic(site / "config/site.json", lab_site_file());
   write_file_atomic(site / kLabProfile, lab_profile(plan));
+  write_file_atomic(site / kLabProcessProfile, lab_process_profile());
   write_file_atomic(site / ".gitignore", "/bin/\n/build/\n/results/\n");
   make_repository(site, plan.path("shared/origin.git"));
   return true;

@@ -162,16 +162,31 @@ std::string lab_profile(const LabPlan& plan) {
         {"max_model_len", 4096},
         {"max_num_seqs", 4},
         {"max_num_batched_tokens", 512}}},
+      {"container",
+       {{"name", "dsv41-lab"},
+        {"image", kLabImage},
+        {"expected_labels", Json::object()},
+        {"docker_run_args", {"--network=host", "--ipc=host"}},
+        {"mounts", Json::array({{std::string(kLabShared) + "/checkpoint",
+                                 std::string(kLabShared) + "/checkpoint", "ro"}})}}},
       // Nothing speaks RDMA here, and over TCP a node reaches only its neighbours on the fabric's subnets.
       {"environment", {{"UCX_NET_DEVICES", kLabManagementInterface}}},
       {"deployment", {{"ready_timeout_seconds", 120}}}};
   return profile.dump(2) + "\n";
 }
 
+std::string lab_process_profile() {
+  const Json profile = {{"schema_version", 1},
+                        {"extends", kLabProfile},
+                        {"description", "The lab without containers: every rank is a process"},
+                        {"container", nullptr}};
+  return profile.dump(2) + "\n";
+}
+
 std::string lab_site_file() {
   const Json site = {{"schema_version", 1},
                      {"description", "The lab's site"},
-                     {"host", {{"home", kLabHome}, {"hardware", "generic"}}},
+                     {"host", {{"home", kLabHome}, {"hardware", "generic"}, {"supervisor", "process"}}},
                      {"deployment", {{"repository", std::string("file://") + kLabShared + "/origin.git"}}}};
   return site.dump(2) + "\n";
 }

@@ -34,11 +34,13 @@ std::string load_image_script();
 
 inline constexpr const char* kLabHome = "/root";
 inline constexpr const char* kLabDeployment = "/root/projects/spark-deploy";
-inline constexpr const char* kLabProfile = "config/lab.json";
+inline constexpr const char* kLabProfile = "config/lab.json";               // ranks in containers
+inline constexpr const char* kLabProcessProfile = "config/lab-processes.json";  // ranks as processes
 inline constexpr const char* kLabImage = "spark-engine:lab";
 
 // The profile and the site file of the lab's own repository.
 std::string lab_profile(const LabPlan& plan);
+std::string lab_process_profile();
 std::string lab_site_file();
 
 }  // namespace spark::ops

@@ -60,14 +60,10 @@ std::string interval_text(double seconds) {
   return Json(seconds).dump();
 }
 
-const char* phase_name(GuardPhase phase) {
-  return phase == GuardPhase::kStartup ? "startup" : "steady";
-}
-
 std::vector<std::pair<std::string, std::string>> guard_environment(const RankLaunch& launch) {
   return {{"CONTAINER_NAME", launch.service},
           {"INTERVAL", interval_text(launch.guard.interval_seconds)},
-          {"MEMGUARD_PHASE", phase_name(launch.guard.phase)},
+          {"MEMGUARD_PHASE", guard_phase_name(launch.guard.phase)},
           {"THRESHOLD_GIB", std::to_string(launch.guard.threshold_gib)},
           {"WAIT_FOR_CONTAINER_SECONDS", std::to_string(launch.guard.wait_seconds)}};
 }
@@ -143,6 +139,10 @@ std::string native_service(const RankLaunch& launch) {
 
 }  // namespace
 
+const char* guard_phase_name(GuardPhase phase) {
+  return phase == GuardPhase::kStartup ? "startup" : "steady";
+}
+
 GuardLaunch plan_guard(const ClusterProfile& profile, GuardPhase phase) {
   const HostSpec& host = profile.host;
   const std::string unit = profile.service_name() + "-memguard";
@@ -170,10 +170,12 @@ RankLaunch plan_launch(const Site& site, const Node& node, const LaunchOptions& 
   }
   launch.server_arguments = profile.serve_args;
   add_rank_arguments(profile, node, launch.server_arguments);
-  if (profile.engine_kind == EngineKind::kVllm) {
+  launch.systemd = profile.host.supervisor == "systemd";
+  if (profile.in_container()) {
     launch.command = docker_run(site, launch, options.model_dir);
     return launch;
   }
+  launch.runtime = launch.systemd ? LaunchRuntime::kUnit : LaunchRuntime::kProcess;
   launch.memory_max_gib = profile.native.memory_max_gib;
   if (!options.model_dir.empty()) launch.server_arguments.front() = options.model_dir;
   launch.command = {profile.native.program};
@@ -183,7 +185,7 @@ RankLaunch plan_launch(const Site& site, const Node& node, const LaunchOptions& 
 
 std::string launch_shell(const RankLaunch& launch) {
   std::vector<std::string> words;
-  if (launch.kind == EngineKind::kNative) {
+  if (launch.runtime != LaunchRuntime::kContainer) {
     if (!launch.secret_environment_file.empty())
       words = {"sh", "-c", kWithSecrets, launch.secret_environment_file};
     if (!launch.environment.empty()) words.emplace_back("env");
@@ -196,6 +198,12 @@ std::string launch_shell(const RankLaunch& launch) {
 }
 
 std::vector<std::string> guard_command(const RankLaunch& launch) {
+  if (!launch.systemd) {
+    std::vector<std::string> words = {"env"};
+    for (const auto& [name, value] : guard_environment(launch)) words.push_back(name + "=" + value);
+    words.push_back(guard_program(launch));
+    return words;
+  }
   std::vector<std::string> words = {"sudo",
                                     "-n",
                                     "systemd-run",
@@ -210,9 +218,24 @@ std::vector<std::string> guard_command(const RankLaunch& launch) {
   return words;
 }
 
+std::vector<std::string> unit_command(const RankLaunch& launch) {
+  std::vector<std::string> words = {"sudo", "-n", "systemd-run", "--quiet", "--unit=" + launch.service};
+  const auto property = [&words](const std::string& text) { words.push_back("--property=" + text); };
+  property("User=" + launch.ssh_user);
+  property("WorkingDirectory=" + launch.working_directory);
+  if (!launch.secret_environment_file.empty()) property("EnvironmentFile=" + launch.secret_environment_file);
+  property("LimitMEMLOCK=infinity");
+  property("MemoryMax=" + std::to_string(launch.memory_max_gib) + "G");
+  property("MemorySwapMax=0");
+  property("TimeoutStopSec=60");
+  for (const auto& [name, value] : launch.environment) words.push_back("--setenv=" + name + "=" + value);
+  words.insert(words.end(), launch.command.begin(), launch.command.end());
+  return words;
+}
+
 Json launch_json(const RankLaunch& launch) {
   Json guard = {{"unit", launch.guard.unit},
-                {"phase", phase_name(launch.guard.phase)},
+                {"phase", guard_phase_name(launch.guard.phase)},
                 {"threshold_gib", launch.guard.threshold_gib},
                 {"interval_seconds", launch.guard.interval_seconds},
                 {"wait_seconds", launch.guard.wait_seconds},
@@ -229,7 +252,7 @@ Json launch_json(const RankLaunch& launch) {
 }
 
 std::string launch_systemd(const RankLaunch& launch) {
-  const bool container = launch.kind == EngineKind::kVllm;
+  const bool container = launch.runtime == LaunchRuntime::kContainer;
   const std::string guard = launch.guard.unit + ".service";
   std::string text = guard_unit(launch) + "\n# /etc/systemd/system/" + launch.service +
                      ".service\n[Unit]\nDescription=" + launch.service + ", rank " +

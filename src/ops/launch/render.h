@@ -6,7 +6,8 @@
 //
 // vLLM: docker run -d --name NAME, docker_run_args, --env K=V sorted by name, --volume per mount, the image,
 // the server's arguments, then rank, rendezvous and, on workers, --headless. Native: the program with its
-// arguments, then rank and rendezvous.
+// arguments, then rank and rendezvous; in a container when the profile has one (the image starts the
+// program).
 #pragma once
 
 #include <map>
@@ -33,12 +34,17 @@ struct LaunchOptions {
   std::string model_dir;  // on the node, instead of the profile's checkpoint; empty: as the profile says
 };
 
+// What a rank runs as: the guard watches it, stopping ends it.
+enum class LaunchRuntime { kContainer, kUnit, kProcess };
+
 struct RankLaunch {
   std::string node;
   std::string ssh_user;
   int64_t rank = 0;
   bool head = false;
   EngineKind kind = EngineKind::kVllm;
+  LaunchRuntime runtime = LaunchRuntime::kContainer;
+  bool systemd = true;                        // whether it keeps the guard (host.supervisor)
   std::string service;                        // container or unit
   std::vector<std::string> command;           // docker run ..., or the program with its arguments
   std::vector<std::string> server_arguments;  // what the container's command must equal
@@ -60,8 +66,11 @@ Json launch_json(const RankLaunch& launch);
 std::string launch_systemd(
     const RankLaunch& launch);  // guard and service units, each under a "# /etc/..." line
 
-// The arming command of the guard, as an argument vector.
+// The arming command of the guard, as an argument vector; without systemd the guard's program itself.
 std::vector<std::string> guard_command(const RankLaunch& launch);
+// The command that starts the rank as a transient unit (runtime kUnit).
+std::vector<std::string> unit_command(const RankLaunch& launch);
+const char* guard_phase_name(GuardPhase phase);
 
 // One word of a unit file's ExecStart.
 std::string systemd_quote(const std::string& word);

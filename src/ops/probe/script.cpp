@@ -105,7 +105,7 @@ ProbeRequest probe_request(const Site& site, const Node& node) {
   request.service = profile.service_name();
   request.checkout =
       without_brace_names(expand_places(profile.deployment.path, profile.host.home, profile.deployment.path));
-  if (profile.engine_kind == EngineKind::kVllm) {
+  if (profile.in_container()) {
     request.container = profile.container.name;
     request.image = profile.container.image;
     if (const Mount* mount = model_mount(site)) request.model_folder = without_brace_names(mount->source);

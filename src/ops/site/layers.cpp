@@ -210,6 +210,7 @@ const std::vector<std::string>& site_paths() {
       "nodes_config",
       "host.home",
       "host.hardware",
+      "host.supervisor",
       "host.nvme_coalescing",
       "distributed.master_addr",
       "distributed.master_port",

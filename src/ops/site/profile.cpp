@@ -128,7 +128,7 @@ HostSpec read_host(const JsonReader& reader) {
   if (!require_object(reader)) return host;
   reader.reject_unknown({"home", "memguard_gib", "memguard_interval_seconds", "startup_memguard_gib",
                          "startup_memguard_interval_seconds", "startup_memguard_wait_seconds", "kernel",
-                         "kernel_policy", "nvme_coalescing", "hardware"});
+                         "kernel_policy", "nvme_coalescing", "hardware", "supervisor"});
   host.home = read_word(reader.field("home"));
   if (reader.field("home").present() && (host.home.empty() || host.home[0] != '/')) {
     reader.field("home").fault("is \"" + host.home + "\"; it must be an absolute path");
@@ -151,6 +151,12 @@ HostSpec read_host(const JsonReader& reader) {
     host.hardware = hardware.string("spark");
     if (host.hardware != "spark" && host.hardware != "generic") {
       hardware.fault("is \"" + host.hardware + "\"; it must be \"spark\" or \"generic\"");
+    }
+  }
+  if (const JsonReader supervisor = reader.field("supervisor"); supervisor.present()) {
+    host.supervisor = supervisor.string("systemd");
+    if (host.supervisor != "systemd" && host.supervisor != "process") {
+      supervisor.fault("is \"" + host.supervisor + "\"; it must be \"systemd\" or \"process\"");
     }
   }
   if (const JsonReader nvme = reader.field("nvme_coalescing"); nvme.present()) {
@@ -261,15 +267,9 @@ ClusterProfile read_profile(const Json& resolved, Faults& faults) {
   profile.host = read_host(root.field("host"));
   profile.deployment = read_deployment(root.field("deployment"), profile.host.home);
   const Places places = {profile.host.home, profile.deployment.path};
-  if (profile.engine_kind == EngineKind::kVllm) {
+  if (profile.engine_kind == EngineKind::kNative) profile.native = read_native(root.field("engine"), places);
+  if (profile.engine_kind == EngineKind::kVllm || root.field("container").present())
     profile.container = read_container(root.field("container"), places);
-  } else {
-    profile.native = read_native(root.field("engine"), places);
-    if (root.field("container").present()) {
-      root.field("container")
-          .fault("has no meaning for the native engine, which runs as a unit", "remove it");
-    }
-  }
   read_environment(root.field("environment"), profile);
   for (const JsonReader& item : root.field("serve_args").items()) {
     const std::string word = read_word(item);

@@ -53,6 +53,9 @@ struct HostSpec {
   // "spark": DGX Spark, or "generic": any Linux machine, as in a lab, for which the live rules about a
   // Spark's own hardware and kernel are not applied (the doctor says so).
   std::string hardware = "spark";
+  // Who keeps the memory guard (and a native engine without container) running: "systemd", or "process" on
+  // machines without it.
+  std::string supervisor = "systemd";
   std::string nvme_coalescing = "ignore";  // "on", "off" or "ignore": measurements found no gain in either
 };
 
@@ -72,7 +75,7 @@ struct DeploymentSpec {
 
 enum class EngineKind { kVllm, kNative };
 
-// How the native engine runs on a node: a systemd unit, not a container.
+// How the native engine runs on a node when it is not in a container: a systemd unit, or a process.
 struct NativeSpec {
   std::string service;         // unit name without ".service"
   std::string program;         // path of spark-engine on the nodes
@@ -89,7 +92,7 @@ struct ClusterProfile {
   const TransportTraits* transport = nullptr;  // null: transport_name is unknown
   int64_t mesh_paths = 2;
   EngineKind engine_kind = EngineKind::kVllm;
-  ContainerSpec container;  // vllm only
+  ContainerSpec container;  // always for vllm; for native when the profile has one, without a name otherwise
   NativeSpec native;        // native only
   HostSpec host;
   std::map<std::string, std::string> environment;
@@ -99,10 +102,9 @@ struct ClusterProfile {
   DeploymentSpec deployment;
   std::optional<Json> tuning_origin;
 
+  bool in_container() const { return engine_kind == EngineKind::kVllm || !container.name.empty(); }
   // Container or unit name; what the guard watches.
-  const std::string& service_name() const {
-    return engine_kind == EngineKind::kNative ? native.service : container.name;
-  }
+  const std::string& service_name() const { return in_container() ? container.name : native.service; }
   std::string environment_value(const std::string& name) const;  // "" when absent
 };
 

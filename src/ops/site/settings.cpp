@@ -27,6 +27,7 @@ constexpr KnownName kProfileFields[] = {
     {"host.kernel.memory_saver_required", "needs packed page tables"},
     {"host.kernel_policy", "kernel policy file"},
     {"host.hardware", "whether the nodes are DGX Sparks or any Linux machines"},
+    {"host.supervisor", "who keeps the memory guard running: systemd, or nobody (process)"},
     {"host.nvme_coalescing", "what doctor expects of NVMe interrupt coalescing"},
     {"distributed.master_addr", "rendezvous address: the head's management address"},
     {"distributed.master_port", "rendezvous port"},

@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "engine/collective/collective_dtype.h"
 #include "engine/collective/host_communicator.h"
 #include "engine/numeric/bf16.h"
 #include "unit/collective/ranks_on_threads.h"
@@ -57,6 +58,64 @@ TEST(HostCommunicator, SumsFewerValuesThanRanks) {
     if (bf16_to_float(x[0]) != 6.0F) throw Error("another sum");
     communicator.sum_rows(x.data(), 0, 1);
   });
+}
+
+std::vector<double> random_partials(int32_t rank, size_t count) {
+  std::mt19937_64 random(static_cast<uint64_t>(rank) * 7919 + count);
+  std::normal_distribution<double> normal;
+  std::vector<double> values(count);
+  for (double& value : values) value = std::ldexp(normal(random), static_cast<int>(random() % 8));
+  return values;
+}
+
+// In double, rounded once, whether in one message, in slices or for a rank's own rows.
+TEST(HostCommunicator, SumsPartialsInDouble) {
+  const int32_t cols = 131;
+  for (const int32_t ranks : {1, 2, 3, 4, 7}) {
+    for (const int32_t rows : {1, 3, 50}) {
+      const auto count = static_cast<size_t>(rows * cols);
+      std::vector<double> sum(count, 0.0);
+      for (int32_t rank = 0; rank < ranks; ++rank) {
+        const auto part = random_partials(rank, count);
+        for (size_t i = 0; i < count; ++i) sum[i] += part[i];
+      }
+      std::vector<uint16_t> expected(count);
+      for (size_t i = 0; i < count; ++i) expected[i] = double_to_bf16(sum[i]);
+      for (const size_t one_shot : {size_t{1} << 30, size_t{0}}) {
+        on_ranks(ranks, [&](Transport& transport) {
+          HostCommunicator communicator(transport, one_shot);
+          const auto x = random_partials(transport.rank(), count);
+          std::vector<uint16_t> y(count, 7);
+          communicator.sum_partials({.x = x.data(), .rows = rows, .cols = cols, .y = y.data()});
+          if (y != expected) throw Error("another sum on rank " + std::to_string(transport.rank()));
+          std::fill(y.begin(), y.end(), uint16_t{7});
+          communicator.sum_partials(
+              {.x = x.data(), .rows = rows, .cols = cols, .y = y.data(), .own_rows_only = true});
+          const RowRange own = own_rows(rows, transport.rank(), ranks);
+          for (size_t i = 0; i < count; ++i) {
+            const auto row = static_cast<int32_t>(i) / cols;
+            const bool is_own = row >= own.first && row < own.first + own.rows;
+            if (y[i] != (is_own ? expected[i] : 7)) throw Error("another own row");
+          }
+        });
+      }
+      std::vector<uint16_t> alone(count);
+      if (ranks == 1) {
+        const auto x = random_partials(0, count);
+        SoloCommunicator().sum_partials({.x = x.data(), .rows = rows, .cols = cols, .y = alone.data()});
+        EXPECT_EQ(alone, expected);
+      }
+    }
+  }
+}
+
+TEST(CollectiveDtype, AutoIsWhatTheBackendCan) {
+  using enum CollectiveDtype;
+  EXPECT_EQ(resolve(kAuto, true), kFp64);
+  EXPECT_EQ(resolve(kAuto, false), kBf16);
+  EXPECT_EQ(resolve(kBf16, true), kBf16);
+  EXPECT_EQ(resolve(kFp64, true), kFp64);
+  EXPECT_THROW(resolve(kFp64, false), Error);
 }
 
 // Adding the ranks' values in another order gives other bits: the order is what the test above checks.

@@ -251,10 +251,11 @@ TEST(Membership, ARankThatEndsIsLostAtOnceForAll) {
 
 TEST(Membership, ASilentRankIsLostWithinASecond) {
   auto meetings = meet(3);
-  // Rank 2 keeps its connection open and says nothing.
+  // Rank 2 says one thing, keeps its connection open and says nothing more.
   std::vector<Watched> watched(2);
   Membership rank_0(0, std::move(meetings[0].connections), watched[0].events());
   Membership rank_1(1, std::move(meetings[1].connections), watched[1].events());
+  meetings[2].connections[0].socket.send(FrameKind::kAlive, {});
   const double begin = monotonic_s();
   for (Watched& each : watched) {
     ASSERT_TRUE(each.wait());
@@ -262,6 +263,20 @@ TEST(Membership, ASilentRankIsLostWithinASecond) {
     EXPECT_LT(each.lost_at - begin, 1.0);
     EXPECT_NE(each.why.find("rank 2 was lost: no sign of life for 0."), std::string::npos) << each.why;
   }
+}
+
+// A machine may be busy when a rank has just joined: its first sign of life may be late.
+TEST(Membership, ARankThatWasNeverHeardHasLonger) {
+  auto meetings = meet(2);
+  Watched watched;
+  const double begin = monotonic_s();
+  Membership rank_0(0, std::move(meetings[0].connections), watched.events(), {.first_silence_s = 1.5});
+  while (monotonic_s() < begin + 1.2) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(watched.lost_rank, -1) << watched.why;
+  ASSERT_TRUE(watched.wait());
+  EXPECT_EQ(watched.lost_rank, 1);
+  EXPECT_GE(watched.lost_at - begin, 1.5);
+  EXPECT_NE(watched.why.find("no sign of life for 1."), std::string::npos) << watched.why;
 }
 
 TEST(Membership, AFailingRankSaysWhy) {

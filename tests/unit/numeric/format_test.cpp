@@ -100,6 +100,30 @@ TEST(Bf16, NansStayQuietNansWithTheirSign) {
   EXPECT_EQ(round_to_bf16(1.00390625f), 1.0f);
 }
 
+// Rounding to FP32 first would take values beside the middle of two neighbours for the middle itself.
+TEST(Bf16, DoublesAreRoundedOnce) {
+  for (uint32_t pattern = 0; pattern < 0x7F7Fu; ++pattern) {
+    const auto low = static_cast<uint16_t>(pattern);
+    const double middle = (static_cast<double>(bf16_to_float(low)) +
+                           static_cast<double>(bf16_to_float(static_cast<uint16_t>(low + 1)))) /
+                          2;
+    const auto even = static_cast<uint16_t>(low + (low & 1));
+    for (const double sign : {1.0, -1.0}) {
+      const auto bits = [&](uint16_t magnitude) {
+        return static_cast<uint16_t>(magnitude | (sign < 0 ? 0x8000u : 0u));
+      };
+      ASSERT_EQ(double_to_bf16(sign * middle), bits(even)) << pattern;
+      ASSERT_EQ(double_to_bf16(sign * std::nextafter(middle, 0.0)), bits(low)) << pattern;
+      ASSERT_EQ(double_to_bf16(sign * std::nextafter(middle, 1e300)), bits(static_cast<uint16_t>(low + 1)))
+          << pattern;
+      ASSERT_EQ(double_to_bf16(sign * static_cast<double>(bf16_to_float(low))), bits(low)) << pattern;
+    }
+  }
+  EXPECT_EQ(double_to_bf16(1e300), 0x7F80u);
+  EXPECT_EQ(double_to_bf16(-1e300), 0xFF80u);
+  EXPECT_TRUE(std::isnan(bf16_to_float(double_to_bf16(std::nan("")))));
+}
+
 TEST(E4m3, EveryCodeHasItsValueAndRoundTrips) {
   const std::vector<double> magnitudes = e4m3_magnitudes();
   for (int code = 0; code < 256; ++code) {

@@ -61,13 +61,42 @@ HWY_INLINE State carve(const AttendTask& task, Buffer& scratch) {
   return state;
 }
 
+// q [heads][width] in BF16 to state.q [width][stride]; lanes beyond the heads get zeros.
+HWY_INLINE void transpose_queries(const AttendTask& task, const State& state) {
+  const hn::Rebind<uint16_t, D4> d16;
+  const hn::Rebind<uint32_t, D4> d32;
+  const hn::FixedTag<float, 2> half;
+  const hn::FixedTag<double, 2> wide;
+  const int64_t width = task.width;
+  const int64_t stride = state.stride;
+  int64_t h = 0;
+  for (; h + 4 <= task.heads; h += 4) {
+    for (int64_t c = 0; c < width; c += 4) {
+      Matrix4 a;
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        const auto bits = hn::PromoteTo(d32, hn::LoadU(d16, task.q + (h + i) * width + c));
+        a.r[i] = hn::BitCast(D4(), hn::ShiftLeft<16>(bits));
+      }
+      a = transposed(a);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        double* to = state.q + (c + i) * stride + h;
+        hn::StoreU(hn::PromoteTo(wide, hn::LowerHalf(half, a.r[i])), wide, to);
+        hn::StoreU(hn::PromoteTo(wide, hn::UpperHalf(half, a.r[i])), wide, to + 2);
+      }
+    }
+  }
+  for (; h < state.heads; ++h) {
+    for (int64_t c = 0; c < width; ++c)
+      state.q[c * stride + h] =
+          h < task.heads ? static_cast<double>(bf16_to_float(task.q[h * width + c])) : 0;
+  }
+}
+
 HWY_INLINE void start(const AttendTask& task, const State& state) {
   const int64_t stride = state.stride;
-  for (int64_t h = 0; h < state.heads; ++h) {
-    for (int64_t c = 0; c < task.width; ++c)
-      state.q[c * stride + h] =
-          h < task.heads ? static_cast<double>(bf16_to_float(task.q[h * task.width + c])) : 0;
-  }
+  transpose_queries(task, state);
   for (int64_t h = 0; h < stride; ++h) {
     state.m[h] = -1e30F;
     state.d[h] = 0;

@@ -9,6 +9,7 @@
 #include "common/units.h"
 #include "engine/kernels/cpu/operations.h"
 #include "engine/kernels/cpu/simd_targets.h"
+#include "engine/kernels/host_selection.h"
 
 namespace spark::engine {
 namespace {
@@ -66,6 +67,7 @@ class CpuBackend final : public Backend {
     return bank;
   }
   bool keeps_host(WeightFormat format) const override { return format == WeightFormat::kBf16; }
+  bool sums_in_double() const override { return true; }
   void run_recorded(uint64_t, const std::function<void()>& body) override { body(); }
 
   void quantise(const QuantiseArgs& args) override { cpu::quantise(ctx_, args); }
@@ -96,6 +98,9 @@ class CpuBackend final : public Backend {
   void experts(const ExpertsArgs& args) override { cpu::experts(ctx_, args); }
 
   void draft(const DraftArgs& args) override { cpu::draft(ctx_, args); }
+
+  void select(const SelectArgs& args) override { select_on_host(args); }
+  void verify_drafts(const VerifyArgs& args) override { verify_on_host(args); }
 
  private:
   struct Free {

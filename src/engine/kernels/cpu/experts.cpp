@@ -56,7 +56,9 @@ struct Pass {
   const int64_t* row_of = nullptr;   // [slot], relative to first_row
   const float* weight_of = nullptr;  // [slot]
   const RowView* inputs = nullptr;   // [slot]
-  RowView* gated = nullptr;          // [slot]
+  const RowView* gated = nullptr;    // [slot], views of the next two
+  float* gated_codes = nullptr;      // [slot][width] code values
+  float* gated_scale = nullptr;      // [slot][width / 32]
 };
 
 // a, b = w1(x), w3(x) on one tile of 32 outputs, then the gated unit: the tile is one quantiser block.
@@ -64,17 +66,15 @@ void gate_tile(const Pass& pass, const Share& share, int64_t tile, Buffer& scrat
   const PackedWeight& w1 = packed_form(share.weights->w1);
   const PackedWeight& w3 = packed_form(share.weights->w3);
   const int64_t size = padded_rows(share.rows) * kTile;
+  const int64_t blocks = pass.args.width / kBlock;
   auto* a = scratch.get<float>(static_cast<size_t>(2 * size));
   float* b = a + size;
   const RowView* inputs = pass.inputs + share.first;
   tile_product(w1, tile, inputs, share.rows, 0, w1.blocks, a);
   tile_product(w3, tile, inputs, share.rows, 0, w3.blocks, b);
-  for (int64_t i = 0; i < share.rows; ++i) {
-    const RowView& out = pass.gated[share.first + i];
-    const_cast<float*>(out.scale)[tile] =
-        gated_tile(a + i * kTile, b + i * kTile, pass.args.limit, pass.weight_of[share.first + i],
-                   const_cast<float*>(out.x) + tile * kTile);
-  }
+  gated_tiles(a, b, share.rows, pass.args.limit, pass.weight_of + share.first,
+              pass.gated_codes + share.first * pass.args.width + tile * kTile, pass.args.width,
+              pass.gated_scale + share.first * blocks + tile, blocks);
 }
 
 // 32 outputs of w2 for every row, summed over its experts in ascending order.
@@ -96,6 +96,30 @@ void down_tile(const Pass& pass, int64_t tile, Buffer& scratch) {
   for (int64_t m = 0; m < pass.rows; ++m) {
     if (pass.args.step.sequence[pass.first_row + m] >= 0)
       store_tile_bf16(sum + m * kTile, 1, lanes, out + m * hidden, hidden);
+  }
+}
+
+// The same in double, with nothing rounded in between.
+void down_tile_unrounded(const Pass& pass, int64_t tile, Buffer& scratch) {
+  const int64_t size = padded_rows(pass.rows) * kTile;
+  auto* sum = scratch.get<double>(static_cast<size_t>(2 * size));
+  double* y = sum + size;
+  std::fill_n(sum, size, 0.0);
+  for (int64_t s = 0; s < pass.share_count; ++s) {
+    const Share& share = pass.shares[s];
+    const PackedWeight& w2 = packed_form(share.weights->w2);
+    tile_product_double(w2, tile, pass.gated + share.first, share.rows, 0, w2.blocks, y);
+    for (int64_t i = 0; i < share.rows; ++i) {
+      double* into = sum + pass.row_of[share.first + i] * kTile;
+      for (int64_t n = 0; n < kTile; ++n) into[n] += y[i * kTile + n];
+    }
+  }
+  const int64_t hidden = pass.args.hidden;
+  const auto lanes = static_cast<int>(std::min<int64_t>(kTile, hidden - tile * kTile));
+  double* out = pass.args.y_f64 + pass.first_row * hidden + tile * kTile;
+  for (int64_t m = 0; m < pass.rows; ++m) {
+    if (pass.args.step.sequence[pass.first_row + m] >= 0)
+      store_tile_f64(sum + m * kTile, 1, lanes, out + m * hidden, hidden);
   }
 }
 
@@ -162,8 +186,9 @@ void run_pass(Context& ctx, const ExpertsArgs& args, int64_t first_row, int64_t 
     views[slot] = by_row[plan.row_of[slot]];
     views[plan.slots + slot] = {gated + slot * args.width, gated_scale + slot * blocks};
   }
-  const Pass pass{args,        first_row,      rows,  plan.shares,       plan.share_count,
-                  plan.row_of, plan.weight_of, views, views + plan.slots};
+  const Pass pass{args,        first_row,      rows,  plan.shares,        plan.share_count,
+                  plan.row_of, plan.weight_of, views, views + plan.slots, gated,
+                  gated_scale};
   double up_ns = 0;
   double down_ns = 0;
   for (int64_t s = 0; s < plan.share_count; ++s) {
@@ -176,7 +201,12 @@ void run_pass(Context& ctx, const ExpertsArgs& args, int64_t first_row, int64_t 
     gate_tile(pass, plan.shares[task / blocks], task % blocks, ctx.scratch[static_cast<size_t>(worker)]);
   });
   ctx.pool.run((args.hidden + kTile - 1) / kTile, down_ns, [&](int64_t tile, int worker) {
-    down_tile(pass, tile, ctx.scratch[static_cast<size_t>(worker)]);
+    Buffer& scratch = ctx.scratch[static_cast<size_t>(worker)];
+    if (args.y_f64 != nullptr) {
+      down_tile_unrounded(pass, tile, scratch);
+    } else {
+      down_tile(pass, tile, scratch);
+    }
   });
 }
 
@@ -193,6 +223,7 @@ void route(Context& ctx, const RouteArgs& args) {
 
 void experts(Context& ctx, const ExpertsArgs& args) {
   SPARK_CHECK(args.hidden % kBlock == 0 && args.width % kBlock == 0);
+  SPARK_CHECK((args.y != nullptr) != (args.y_f64 != nullptr));
   for (int64_t first = 0; first < args.step.rows; first += kRowsPerPass)
     run_pass(ctx, args, first, std::min<int64_t>(kRowsPerPass, args.step.rows - first));
 }

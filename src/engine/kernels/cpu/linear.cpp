@@ -69,7 +69,8 @@ void quantise(Context& ctx, const QuantiseArgs& args) {
 void linear(Context& ctx, const LinearArgs& args) {
   if (args.rows <= 0) return;
   const PackedWeight& weight = packed_form(*args.weight);
-  SPARK_CHECK((args.y != nullptr) != (args.y_f32 != nullptr) && args.y_stride >= weight.rows);
+  SPARK_CHECK(args.y_stride >= weight.rows &&
+              (args.y != nullptr) + (args.y_f32 != nullptr) + (args.y_f64 != nullptr) == 1);
   const RowView* views = is_quantised(weight.format) ? rows_from_codes(ctx, args.x_q, args.rows, weight.cols)
                                                      : rows_from_bf16(ctx, args.x, args.rows, weight.cols);
   const int64_t chunks = (args.rows + kRowsPerTask - 1) / kRowsPerTask;
@@ -78,10 +79,16 @@ void linear(Context& ctx, const LinearArgs& args) {
     const int64_t tile = task / chunks;
     const int64_t first = task % chunks * kRowsPerTask;
     const int64_t rows = std::min(kRowsPerTask, args.rows - first);
-    auto* out = ctx.scratch[static_cast<size_t>(worker)].get<float>(kRowsPerTask * kTile);
-    tile_product(weight, tile, views + first, rows, 0, weight.blocks, out);
     const auto lanes = static_cast<int>(std::min<int64_t>(kTile, weight.rows - tile * kTile));
     const int64_t at = first * args.y_stride + tile * kTile;
+    Buffer& scratch = ctx.scratch[static_cast<size_t>(worker)];
+    if (args.y_f64 != nullptr) {
+      auto* sums = scratch.get<double>(kRowsPerTask * kTile);
+      tile_product_double(weight, tile, views + first, rows, 0, weight.blocks, sums);
+      return store_tile_f64(sums, rows, lanes, args.y_f64 + at, args.y_stride);
+    }
+    auto* out = scratch.get<float>(kRowsPerTask * kTile);
+    tile_product(weight, tile, views + first, rows, 0, weight.blocks, out);
     if (args.y != nullptr) {
       store_tile_bf16(out, rows, lanes, args.y + at, args.y_stride);
     } else {

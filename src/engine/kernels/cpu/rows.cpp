@@ -256,23 +256,28 @@ void dequantise_row_simd(const uint8_t* codes, const uint8_t* scales, int64_t n,
   }
 }
 
-float gated_tile_simd(const float* a, const float* b, float limit, float weight, float* codes) {
-  HWY_ALIGN float t[kTile];
-  HWY_ALIGN uint8_t bytes[kTile];
+// Two passes: rows wait for their divisions together, and for their scales together.
+void gated_tiles_simd(float* a, const float* b, int64_t rows, float limit, const float* weight, float* codes,
+                      int64_t codes_stride, float* scales, int64_t scales_stride) {
   const VF high = set(limit);
   const VF low = set(-limit);
-  for (size_t i = 0; i < kTile; i += kLanes) {
-    VF gate = round_bf16(load(a + i));
-    VF up = round_bf16(load(b + i));
-    gate = hn::IfThenElse(hn::Gt(gate, high), high, gate);  // comparisons keep NaN, Min would not
-    up = hn::IfThenElse(hn::Gt(up, high), high, up);
-    up = hn::IfThenElse(hn::Lt(up, low), low, up);
-    const VF silu = hn::Div(gate, hn::Add(set(1.0F), exp_float(hn::Neg(gate))));
-    hn::Store(round_bf16(hn::Mul(set(weight), hn::Mul(silu, up))), DF(), t + i);
+  for (int64_t m = 0; m < rows; ++m) {
+    const VF row_weight = set(weight[m]);
+    for (int64_t i = m * kTile; i < (m + 1) * kTile; i += kLanes) {
+      VF gate = round_bf16(load(a + i));
+      VF up = round_bf16(load(b + i));
+      gate = hn::IfThenElse(hn::Gt(gate, high), high, gate);  // comparisons keep NaN, Min would not
+      up = hn::IfThenElse(hn::Gt(up, high), high, up);
+      up = hn::IfThenElse(hn::Lt(up, low), low, up);
+      const VF silu = hn::Div(gate, hn::Add(set(1.0F), exp_float(hn::Neg(gate))));
+      store(round_bf16(hn::Mul(row_weight, hn::Mul(silu, up))), a + i);
+    }
   }
-  const uint8_t scale = quantise_block(t, bytes);
-  for (size_t i = 0; i < kTile; i += kLanes) store(decode_e4m3(hn::Load(DU8(), bytes + i)), codes + i);
-  return ue8m0_to_float(scale);
+  HWY_ALIGN uint8_t bytes[kTile];
+  for (int64_t m = 0; m < rows; ++m, codes += codes_stride) {
+    scales[m * scales_stride] = ue8m0_to_float(quantise_block(a + m * kTile, bytes));
+    for (size_t i = 0; i < kTile; i += kLanes) store(decode_e4m3(hn::Load(DU8(), bytes + i)), codes + i);
+  }
 }
 
 void add_rounded_simd(const float* tile, float* sum) {
@@ -300,7 +305,7 @@ HWY_EXPORT(mean_row_simd);
 HWY_EXPORT(engram_sums_simd);
 HWY_EXPORT(add_scaled_simd);
 HWY_EXPORT(dequantise_row_simd);
-HWY_EXPORT(gated_tile_simd);
+HWY_EXPORT(gated_tiles_simd);
 HWY_EXPORT(add_rounded_simd);
 
 void floats_from_bf16(const uint16_t* x, int64_t n, float* out) {
@@ -315,6 +320,10 @@ void store_tile_bf16(const float* tile, int64_t rows, int lanes, uint16_t* y, in
 void store_tile_f32(const float* tile, int64_t rows, int lanes, float* y, int64_t stride) {
   for (int64_t m = 0; m < rows; ++m)
     std::memcpy(y + m * stride, tile + m * kTile, static_cast<size_t>(lanes) * sizeof(float));
+}
+void store_tile_f64(const double* tile, int64_t rows, int lanes, double* y, int64_t stride) {
+  for (int64_t m = 0; m < rows; ++m)
+    std::memcpy(y + m * stride, tile + m * kTile, static_cast<size_t>(lanes) * sizeof(double));
 }
 void quantise_row(const uint16_t* x, int64_t n, uint8_t* codes, uint8_t* scales) {
   HWY_DYNAMIC_DISPATCH(quantise_row_simd)(x, n, codes, scales);
@@ -353,8 +362,10 @@ void add_scaled(const uint16_t* value, float gate, int64_t hidden, uint16_t* h) 
 void dequantise_row(const uint8_t* codes, const uint8_t* scales, int64_t n, uint16_t* x) {
   HWY_DYNAMIC_DISPATCH(dequantise_row_simd)(codes, scales, n, x);
 }
-float gated_tile(const float* a, const float* b, float limit, float weight, float* codes) {
-  return HWY_DYNAMIC_DISPATCH(gated_tile_simd)(a, b, limit, weight, codes);
+void gated_tiles(float* a, const float* b, int64_t rows, float limit, const float* weight, float* codes,
+                 int64_t codes_stride, float* scales, int64_t scales_stride) {
+  HWY_DYNAMIC_DISPATCH(gated_tiles_simd)
+  (a, b, rows, limit, weight, codes, codes_stride, scales, scales_stride);
 }
 void add_rounded(const float* tile, float* sum) {
   HWY_DYNAMIC_DISPATCH(add_rounded_simd)(tile, sum);

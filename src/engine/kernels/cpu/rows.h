@@ -14,6 +14,7 @@ void floats_from_codes(const uint8_t* codes, const uint8_t* scales, int64_t n, f
 // Tile results [rows][32] to `lanes` columns of the output.
 void store_tile_bf16(const float* tile, int64_t rows, int lanes, uint16_t* y, int64_t stride);
 void store_tile_f32(const float* tile, int64_t rows, int lanes, float* y, int64_t stride);
+void store_tile_f64(const double* tile, int64_t rows, int lanes, double* y, int64_t stride);
 
 // The FP8 block-32 quantiser, from BF16 and from FP32 values that were rounded to BF16.
 void quantise_row(const uint16_t* x, int64_t n, uint8_t* codes, uint8_t* scales);
@@ -47,9 +48,11 @@ void add_scaled(const uint16_t* value, float gate, int64_t hidden, uint16_t* h);
 // round_bf16(e4m3(code) * 2^(scale - 127)); NaN codes stay NaN.
 void dequantise_row(const uint8_t* codes, const uint8_t* scales, int64_t n, uint16_t* x);
 
-// The gated unit of one expert on a tile: a, b are products before their BF16 rounding. Writes the code
-// values of the quantised result and returns its scale.
-float gated_tile(const float* a, const float* b, float limit, float weight, float* codes);
+// The gated unit of one expert on a tile: a, b [rows][32] are products before their BF16 rounding, weight
+// [rows]. Writes 32 code values of the quantised result per row, and its scale. `a` is scratch: it is
+// changed.
+void gated_tiles(float* a, const float* b, int64_t rows, float limit, const float* weight, float* codes,
+                 int64_t codes_stride, float* scales, int64_t scales_stride);
 // sum += round_bf16(tile), 32 values each.
 void add_rounded(const float* tile, float* sum);
 

@@ -121,6 +121,25 @@ HWY_INLINE VD load_doubles(const float* p) {
   return hn::PromoteTo(DD(), hn::LoadU(DFHalf(), p));
 }
 
+// A 4x4 matrix as four rows.
+using D4 = hn::FixedTag<float, 4>;
+using V4 = hn::Vec<D4>;
+struct Matrix4 {
+  V4 r[4];
+};
+HWY_INLINE Matrix4 transposed(const Matrix4& a) {
+  const D4 d;
+  const hn::Repartition<uint64_t, D4> d64;
+  const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, a.r[0], a.r[1]));
+  const auto low23 = hn::BitCast(d64, hn::InterleaveLower(d, a.r[2], a.r[3]));
+  const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, a.r[0], a.r[1]));
+  const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(d, a.r[2], a.r[3]));
+  return {{hn::BitCast(d, hn::InterleaveLower(d64, low01, low23)),
+           hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23)),
+           hn::BitCast(d, hn::InterleaveLower(d64, high01, high23)),
+           hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23))}};
+}
+
 // exp in double for arguments of FP32 results: x = n ln 2 + r, |r| <= ln 2 / 2, Taylor series to r^10
 // (truncation 2e-13). n comes out of an addition that leaves it in the low bits.
 HWY_INLINE VD exp_double(VD x) {

@@ -19,6 +19,19 @@ size_t bytes_of(int64_t values) {
   return static_cast<size_t>(values) * sizeof(uint16_t);
 }
 
+// One row's products: its sums over the chunks of inputs, which lie `stride` apart, over its RMS.
+void mix_products(const float* x, int64_t width, const double* sums, int64_t stride, int64_t chunks,
+                  float norm_eps, float* mix) {
+  double total[kTile];
+  std::copy_n(sums, kTile, total);
+  for (int64_t chunk = 1; chunk < chunks; ++chunk) {
+    for (int n = 0; n < kTile; ++n) total[n] += sums[chunk * stride + n];
+  }
+  const auto mean = static_cast<float>(sum_of_squares(x, width) / static_cast<double>(width));
+  const auto root = static_cast<float>(1.0 / std::sqrt(static_cast<double>(mean + norm_eps)));
+  for (int n = 0; n < kTile; ++n) mix[n] = static_cast<float>(total[n]) * root;
+}
+
 }  // namespace
 
 void embed(Context& ctx, const EmbedArgs& args) {
@@ -68,19 +81,19 @@ void mhc_mix(Context& ctx, const MhcMixArgs& args) {
                         std::min(begin + kMixChunkBlocks, fn.blocks),
                         sums + (chunk * padded_rows(rows) + first) * kTile);
   });
-  ctx.pool.run(rows, static_cast<double>(rows * (width / 16 + 1000)), [&](int64_t m, int) {
-    double total[kTile];
-    std::copy_n(sums + m * kTile, kTile, total);
-    for (int64_t chunk = 1; chunk < chunks; ++chunk) {
-      const double* more = sums + (chunk * padded_rows(rows) + m) * kTile;
-      for (int n = 0; n < kTile; ++n) total[n] += more[n];
-    }
-    const auto mean = static_cast<float>(sum_of_squares(views[m].x, width) / static_cast<double>(width));
-    const auto root = static_cast<float>(1.0 / std::sqrt(static_cast<double>(mean + args.norm_eps)));
-    float mix[kTile];
-    for (int n = 0; n < kTile; ++n) mix[n] = static_cast<float>(total[n]) * root;
-    mhc_coefficients(mix, args.scale, args.base, streams, args.iterations, args.eps, args.pre + m * streams,
-                     args.post + m * streams, args.comb + m * streams * streams);
+  // Rows that a thread has are done together, see mhc_coefficients().
+  const int64_t share = std::min<int64_t>(kRowGroup, (rows + ctx.pool.threads() - 1) / ctx.pool.threads());
+  const double row_ns = static_cast<double>(width) / 16 + (share == 1 ? 1000 : 300);
+  ctx.pool.run((rows + share - 1) / share, static_cast<double>(rows) * row_ns, [&](int64_t task, int) {
+    const int64_t first = task * share;
+    const auto count = static_cast<int>(std::min(share, rows - first));
+    float mix[kRowGroup * kTile];
+    for (int i = 0; i < count; ++i)
+      mix_products(views[first + i].x, width, sums + (first + i) * kTile, padded_rows(rows) * kTile, chunks,
+                   args.norm_eps, mix + i * kTile);
+    mhc_coefficients(mix, count, args.scale, args.base, streams, args.iterations, args.eps,
+                     args.pre + first * streams, args.post + first * streams,
+                     args.comb + first * streams * streams);
   });
 }
 
@@ -103,7 +116,7 @@ void mhc_expand(Context& ctx, const MhcExpandArgs& args) {
   SPARK_CHECK(args.hidden % kBlock == 0 && args.streams >= 1 && args.streams <= kMaxStreams);
   const int64_t hidden = args.hidden;
   const int64_t streams = args.streams;
-  ctx.pool.run(args.rows, static_cast<double>(args.rows * hidden * streams) / 3, [&](int64_t m, int) {
+  ctx.pool.run(args.rows, static_cast<double>(args.rows * hidden * streams) / 1.5, [&](int64_t m, int) {
     expand_row(args.y + m * hidden, args.post + m * streams, args.comb + m * streams * streams, args.streams,
                hidden, args.h + m * streams * hidden);
   });

@@ -13,6 +13,9 @@ namespace {
 constexpr auto kSpinTime = std::chrono::microseconds(50);
 constexpr int kSpinsPerLook = 32;
 constexpr int kSpinsBeforeYield = 400;
+// Neighbouring tasks read neighbouring memory, and every piece is an exchange of a word that all threads
+// write: no more pieces than even out what a thread loses to other programs.
+constexpr int64_t kPiecesPerThread = 8;
 
 void pause() {
 #if defined(__x86_64__)
@@ -47,7 +50,7 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::fork(int64_t tasks, Call call, void* context) {
-  const int64_t grain = (tasks + 0xFFFE) / 0xFFFF;
+  const int64_t grain = std::max((tasks + 0xFFFE) / 0xFFFF, tasks / (kPiecesPerThread * threads()));
   const auto pieces = static_cast<uint64_t>((tasks + grain - 1) / grain);
   call_.store(call, std::memory_order_relaxed);
   context_.store(context, std::memory_order_relaxed);

@@ -3,7 +3,7 @@
 //   ThreadPool pool(4);                                  // the caller and three workers
 //   pool.run(tiles, cost_ns, [&](int tile, int worker) { ... });
 //
-// The caller takes part in the work. Tasks are handed out one at a time, so which thread runs a task is not
+// The caller takes part in the work. Tasks are handed out a few at a time, so which thread runs a task is not
 // determined: a task must write only to places of its own, and use `worker` (0 .. threads-1) for scratch
 // memory. Work below the price of a fork runs on the caller alone. Workers spin for a few tens of
 // microseconds after a job and then sleep.

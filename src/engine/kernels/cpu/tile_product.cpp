@@ -72,6 +72,21 @@ struct Fp8 {
       accumulate<M, V>(odd, x, k + 2 * pair + 1, sums);
     }
   }
+  static HWY_INLINE void unpack(const uint8_t* data, float* w) {
+    const auto* words = reinterpret_cast<const uint16_t*>(data);
+    for (int pair = 0; pair < kBlock / 2; ++pair, words += kTile, w += 2 * kTile) {
+      for (size_t lane = 0; lane < kTile; lane += 2 * kLanes) {
+        VF even[2], odd[2];
+        const auto word = hn::LoadU(D(), words + lane);
+        decode(hn::ShiftLeft<8>(word), even);
+        decode(word, odd);
+        store(even[0], w + lane);
+        store(even[1], w + lane + kLanes);
+        store(odd[0], w + lane + kTile);
+        store(odd[1], w + lane + kTile + kLanes);
+      }
+    }
+  }
   static HWY_INLINE VF scale(const uint8_t* scales, size_t) {
     return set(*reinterpret_cast<const float*>(scales));
   }
@@ -160,6 +175,24 @@ struct Fp4 {
       step<7, M, V>(decoder, words, x, k, sums);
     }
   }
+  static HWY_INLINE void unpack(const uint8_t* data, float* w) {
+    const Decoder decoder;
+    const auto* source = reinterpret_cast<const uint32_t*>(data);
+    for (int word = 0; word < kBlock / 8; ++word, source += kTile, w += 8 * kTile) {
+      for (size_t lane = 0; lane < kTile; lane += kLanes) {
+        const Words words = split(decoder, hn::LoadU(DU(), source + lane));
+        float* to = w + lane;
+        store(decoder.template value<0>(words), to);
+        store(decoder.template value<1>(words), to + kTile);
+        store(decoder.template value<2>(words), to + 2 * kTile);
+        store(decoder.template value<3>(words), to + 3 * kTile);
+        store(decoder.template value<4>(words), to + 4 * kTile);
+        store(decoder.template value<5>(words), to + 5 * kTile);
+        store(decoder.template value<6>(words), to + 6 * kTile);
+        store(decoder.template value<7>(words), to + 7 * kTile);
+      }
+    }
+  }
   // UE8M0 to FP32: byte 0 is 2^-127 (a subnormal), byte 255 is NaN.
   static HWY_INLINE VF scale(const uint8_t* scales, size_t lane) {
     const DU du;
@@ -197,30 +230,32 @@ struct Bf16 {
   }
 };
 
-// M rows against V vectors of outputs of an F32 tile, from `lane` on.
+constexpr int64_t kWidened = 128;  // inputs of a row that are widened together
+
+// M rows (widened, [M][kWidened]) against V vectors of outputs of an F32 tile, from `lane` on; adds to `out`.
 template <int M, int V>
-HWY_INLINE void double_columns(const float* values, size_t lane, const float* const* x, int64_t count,
+HWY_INLINE void double_columns(const float* values, size_t lane, const double* x, int64_t count,
                                double* out) {
   VD sums[M][V];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) sums[m][v] = hn::Zero(DD());
+    for (int v = 0; v < V; ++v)
+      sums[m][v] = hn::LoadU(DD(), out + m * kTile + lane + static_cast<size_t>(v) * kDoubles);
   }
-#pragma GCC unroll 4
   for (int64_t k = 0; k < count; ++k) {
     VD w[V];
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v)
       w[v] = load_doubles(values + k * kTile + lane + static_cast<size_t>(v) * kDoubles);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
-      const VD xk = set_double(static_cast<double>(x[m][k]));
+      const VD xk = set_double(x[m * kWidened + k]);
 #pragma GCC unroll 4
       for (int v = 0; v < V; ++v) sums[m][v] = hn::MulAdd(w[v], xk, sums[m][v]);
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v)
@@ -232,23 +267,33 @@ HWY_INLINE void double_columns(const float* values, size_t lane, const float* co
 template <int M>
 HWY_NOINLINE void double_rows(const float* values, const RowView* rows, int64_t first, int64_t count,
                               size_t outputs, double* out) {
-  const float* x[M];
-  for (int m = 0; m < M; ++m) x[m] = rows[m].x + first;
+  HWY_ALIGN double x[M * kWidened];
   for (int i = 0; i < M * kTile; ++i) out[i] = 0;
-  if (kDoubles == 8 && outputs <= 24) {
-    double_columns<M, 3>(values, 0, x, count, out);
-  } else {
-    for (size_t lane = 0; lane < outputs; lane += 2 * kDoubles)
-      double_columns<M, 2>(values, lane, x, count, out);
+  for (int64_t begin = 0; begin < count; begin += kWidened) {
+    const int64_t inputs = std::min(kWidened, count - begin);
+    for (int m = 0; m < M; ++m) {
+      const float* from = rows[m].x + first + begin;
+      for (int64_t k = 0; k < inputs; k += kDoubles)
+        hn::Store(load_doubles(from + k), DD(), x + m * kWidened + k);
+    }
+    const float* w = values + begin * kTile;
+    if (kDoubles == 8 && outputs <= 24) {
+      double_columns<M, 3>(w, 0, x, inputs, out);
+    } else {
+      for (size_t lane = 0; lane < outputs; lane += 2 * kDoubles)
+        double_columns<M, 2>(w, lane, x, inputs, out);
+    }
   }
 }
 
-void tile_product_double_simd(const uint8_t* data, const RowView* rows, int64_t count, int64_t first,
-                              int64_t last, int64_t outputs, double* out) {
+void f32_product_simd(const uint8_t* data, const RowView* rows, int64_t count, int64_t first, int64_t last,
+                      int64_t outputs, double* out) {
   const auto* values = reinterpret_cast<const float*>(data) + first * kBlock * kTile;
   const int64_t inputs = (last - first) * kBlock;
   const auto lanes = static_cast<size_t>(outputs);
   int64_t m = 0;
+  for (; m + kMaxRows <= count; m += kMaxRows)
+    double_rows<kMaxRows>(values, rows + m, first * kBlock, inputs, lanes, out + m * kTile);
   for (; m + 4 <= count; m += 4)
     double_rows<4>(values, rows + m, first * kBlock, inputs, lanes, out + m * kTile);
   for (; m < count; ++m) double_rows<1>(values, rows + m, first * kBlock, inputs, lanes, out + m * kTile);
@@ -301,6 +346,33 @@ HWY_INLINE void store_totals(const Sums<M, V>& totals, float* out, size_t lane) 
   }
 }
 
+// Adds a block's sums, scaled, to totals in memory; in double the terms are those of add_block().
+template <typename Format, int M, int V>
+HWY_INLINE void add_to_totals(const TileSource& source, size_t lane, const float* const* scale, int64_t b,
+                              const Sums<M, V>& sums, float* out) {
+  Sums<M, V> totals;
+  load_totals<M, V>(out, lane, totals);
+  add_block<Format, M, V>(source, lane, scale, b, sums, totals);
+  store_totals<M, V>(totals, out, lane);
+}
+template <typename Format, int M, int V>
+HWY_INLINE void add_to_totals(const TileSource& source, size_t lane, const float* const* scale, int64_t b,
+                              const Sums<M, V>& sums, double* out) {
+  Sums<M, V> terms;
+  clear<M, V>(terms);
+  add_block<Format, M, V>(source, lane, scale, b, sums, terms);
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) {
+      double* total = out + m * kTile + lane + static_cast<size_t>(v) * kLanes;
+      hn::StoreU(hn::Add(hn::LoadU(DD(), total), low_doubles(terms[m][v])), DD(), total);
+      total += kDoubles;
+      hn::StoreU(hn::Add(hn::LoadU(DD(), total), high_doubles(terms[m][v])), DD(), total);
+    }
+  }
+}
+
 // M rows, V vectors of outputs from `lane` on, all blocks. Totals stay in registers where there is room.
 template <typename Format, int M, int V>
 HWY_INLINE void columns(const TileSource& source, size_t lane, const float* const* x,
@@ -320,9 +392,28 @@ HWY_INLINE void columns(const TileSource& source, size_t lane, const float* cons
   if (kKeep) store_totals<M, V>(totals, out, lane);
 }
 
-template <typename Format, int M>
+// The same with totals in double.
+template <typename Format, int M, int V>
+HWY_INLINE void columns(const TileSource& source, size_t lane, const float* const* x,
+                        const float* const* scale, int64_t first, int64_t last, double* out) {
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 8
+    for (int v = 0; v < 2 * V; ++v)
+      hn::StoreU(hn::Zero(DD()), DD(), out + m * kTile + lane + static_cast<size_t>(v) * kDoubles);
+  }
+  for (int64_t b = first; b < last; ++b) {
+    Sums<M, V> sums;
+    clear<M, V>(sums);
+    Format::template block<M, V>(source.data + b * Format::kBlockBytes, lane, x, b * kBlock, sums);
+    add_to_totals<Format, M, V>(source, lane, scale, b, sums, out);
+  }
+}
+
+// Out: float, or double for totals that are not to be rounded.
+template <typename Format, int M, typename Out>
 HWY_NOINLINE void rows_pass(const TileSource& source, const RowView* rows, int64_t count, int64_t first,
-                            int64_t last, float* out) {
+                            int64_t last, Out* out) {
   constexpr int kVectors = M == 1 ? kWide : 2;
   const float* x[M];
   const float* scale[M];
@@ -335,9 +426,55 @@ HWY_NOINLINE void rows_pass(const TileSource& source, const RowView* rows, int64
     columns<Format, M, kVectors>(source, lane, x, scale, first, last, out);
 }
 
-template <typename Format>
+// M rows against the unpacked weights w [inputs][outputs] of block b; adds to `out`.
+template <typename Format, int M, typename Out>
+HWY_INLINE void unpacked_block(const TileSource& source, const float* w, const RowView* rows, int64_t count,
+                               int64_t b, Out* out) {
+  const float* x[M];
+  const float* scale[M];
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) {
+    const RowView& row = rows[std::min<int64_t>(m, count - 1)];
+    x[m] = row.x;
+    scale[m] = row.scale;
+  }
+  for (size_t lane = 0; lane < kTile; lane += 2 * kLanes) {
+    Sums<M, 2> sums;
+    clear<M, 2>(sums);
+#pragma GCC unroll 4
+    for (int k = 0; k < kBlock; ++k) {
+      const VF wk[2] = {load(w + k * kTile + lane), load(w + k * kTile + lane + kLanes)};
+      accumulate<M, 2>(wk, x, b * kBlock + k, sums);
+    }
+    add_to_totals<Format, M, 2>(source, lane, scale, b, sums, out);
+  }
+}
+
+// More rows than one pass takes: a block is unpacked once for all of them. Sums are those of columns().
+template <typename Format, typename Out>
+HWY_NOINLINE void unpacked_rows(const TileSource& source, const RowView* rows, int64_t count, int64_t first,
+                                int64_t last, Out* out) {
+  HWY_ALIGN float w[kBlock * kTile];
+  std::fill_n(out, (count + kMaxRows - 1) / kMaxRows * kMaxRows * kTile, Out(0));
+  for (int64_t b = first; b < last; ++b) {
+    Format::unpack(source.data + b * Format::kBlockBytes, w);
+    for (int64_t m = 0; m < count; m += kMaxRows) {
+      const int64_t left = count - m;
+      if (left > kMaxRows / 2) {
+        unpacked_block<Format, kMaxRows>(source, w, rows + m, left, b, out + m * kTile);
+      } else {
+        unpacked_block<Format, kMaxRows / 2>(source, w, rows + m, left, b, out + m * kTile);
+      }
+    }
+  }
+}
+
+template <typename Format, typename Out>
 void all_rows(const TileSource& source, const RowView* rows, int64_t count, int64_t first, int64_t last,
-              float* out) {
+              Out* out) {
+  if constexpr (Format::kScaled) {
+    if (count > kMaxRows + 2) return unpacked_rows<Format>(source, rows, count, first, last, out);
+  }
   for (int64_t m = 0; m < count;) {
     const int64_t left = count - m;
     int64_t taken = std::min<int64_t>(left, kMaxRows);
@@ -355,9 +492,9 @@ void all_rows(const TileSource& source, const RowView* rows, int64_t count, int6
   }
 }
 
-void tile_product_simd(WeightFormat format, const uint8_t* data, const uint8_t* scales, const RowView* rows,
-                       int64_t count, int64_t first, int64_t last, float* out) {
-  const TileSource source{data, scales};
+template <typename Out>
+HWY_INLINE void packed_product(WeightFormat format, const TileSource& source, const RowView* rows,
+                               int64_t count, int64_t first, int64_t last, Out* out) {
   switch (format) {
     case WeightFormat::kFp8:
       return all_rows<Fp8>(source, rows, count, first, last, out);
@@ -366,8 +503,17 @@ void tile_product_simd(WeightFormat format, const uint8_t* data, const uint8_t* 
     case WeightFormat::kBf16:
       return all_rows<Bf16>(source, rows, count, first, last, out);
     case WeightFormat::kF32:
-      return;  // tile_product_double_simd
+      return;  // f32_product_simd
   }
+}
+
+void tile_product_simd(WeightFormat format, const uint8_t* data, const uint8_t* scales, const RowView* rows,
+                       int64_t count, int64_t first, int64_t last, float* out) {
+  packed_product(format, {data, scales}, rows, count, first, last, out);
+}
+void tile_product_double_simd(WeightFormat format, const uint8_t* data, const uint8_t* scales,
+                              const RowView* rows, int64_t count, int64_t first, int64_t last, double* out) {
+  packed_product(format, {data, scales}, rows, count, first, last, out);
 }
 
 }  // namespace spark::engine::cpu::HWY_NAMESPACE
@@ -378,12 +524,29 @@ namespace spark::engine::cpu {
 
 HWY_EXPORT(tile_product_simd);
 HWY_EXPORT(tile_product_double_simd);
+HWY_EXPORT(f32_product_simd);
+
+namespace {
+
+const uint8_t* scales_of(const PackedWeight& weight, int64_t tile) {
+  const uint8_t* scales = weight.scales.as<uint8_t>();
+  if (weight.format == WeightFormat::kFp8) scales += tile * weight.blocks * 4;
+  if (weight.format == WeightFormat::kFp4) scales += tile * weight.blocks * kTile;
+  return scales;
+}
+
+}  // namespace
 
 void tile_product_double(const PackedWeight& weight, int64_t tile, const RowView* rows, int64_t count,
                          int64_t first, int64_t last, double* out) {
+  if (weight.format == WeightFormat::kF32) {
+    HWY_DYNAMIC_DISPATCH(f32_product_simd)
+    (weight.tile_data(tile), rows, count, first, last, std::min<int64_t>(kTile, weight.rows - tile * kTile),
+     out);
+    return;
+  }
   HWY_DYNAMIC_DISPATCH(tile_product_double_simd)
-  (weight.tile_data(tile), rows, count, first, last, std::min<int64_t>(kTile, weight.rows - tile * kTile),
-   out);
+  (weight.format, weight.tile_data(tile), scales_of(weight, tile), rows, count, first, last, out);
 }
 
 void tile_product(const PackedWeight& weight, int64_t tile, const RowView* rows, int64_t count, int64_t first,
@@ -397,11 +560,8 @@ void tile_product(const PackedWeight& weight, int64_t tile, const RowView* rows,
     }
     return;
   }
-  const uint8_t* scales = weight.scales.as<uint8_t>();
-  if (weight.format == WeightFormat::kFp8) scales += tile * weight.blocks * 4;
-  if (weight.format == WeightFormat::kFp4) scales += tile * weight.blocks * kTile;
   HWY_DYNAMIC_DISPATCH(tile_product_simd)
-  (weight.format, weight.tile_data(tile), scales, rows, count, first, last, out);
+  (weight.format, weight.tile_data(tile), scales_of(weight, tile), rows, count, first, last, out);
 }
 
 void tile_product_fp4(const uint32_t* words, const uint8_t* scales, int64_t blocks, const RowView* rows,

@@ -30,8 +30,10 @@ constexpr int64_t padded_rows(int64_t rows) {
 void tile_product(const PackedWeight& weight, int64_t tile, const RowView* rows, int64_t count, int64_t first,
                   int64_t last, float* out);
 
-// For F32 weights, whose products FP32 cannot hold: exact products summed in double, out [m][32] doubles.
-// tile_product() rounds these once.
+// The same with the blocks added in double and not rounded, out [m][32] doubles: the terms, one FP32 value
+// per block, are those of tile_product(), so parts of a sum can be added up later, wherever it was cut. F32
+// weights, whose products FP32 cannot hold: exact products summed in double; tile_product() rounds these
+// once.
 void tile_product_double(const PackedWeight& weight, int64_t tile, const RowView* rows, int64_t count,
                          int64_t first, int64_t last, double* out);
 

@@ -213,24 +213,6 @@ void pool_pair_simd(const float* kv0, const float* score0, const float* kv1, con
   }
 }
 
-// A 4x4 matrix as four rows, for Sinkhorn.
-using D4 = hn::FixedTag<float, 4>;
-using V4 = hn::Vec<D4>;
-struct Matrix4 {
-  V4 r[4];
-};
-HWY_INLINE Matrix4 transposed(const Matrix4& a) {
-  const D4 d;
-  const hn::Repartition<uint64_t, D4> d64;
-  const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, a.r[0], a.r[1]));
-  const auto low23 = hn::BitCast(d64, hn::InterleaveLower(d, a.r[2], a.r[3]));
-  const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, a.r[0], a.r[1]));
-  const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(d, a.r[2], a.r[3]));
-  return {{hn::BitCast(d, hn::InterleaveLower(d64, low01, low23)),
-           hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23)),
-           hn::BitCast(d, hn::InterleaveLower(d64, high01, high23)),
-           hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23))}};
-}
 // The sum of the four rows, in double and rounded once.
 HWY_INLINE V4 sum_of_rows(const Matrix4& a) {
   const D4 d;
@@ -270,6 +252,57 @@ HWY_INLINE void sinkhorn4(float* comb, int iterations, float eps) {
   for (int i = 0; i < 4; ++i) hn::StoreU(a.r[i], d, comb + 4 * i);
 }
 
+// As many matrices side by side as there are doubles in a vector: a[i][j] has element (i, j) of each. One
+// matrix alone waits for its divisions. The operations on an element are those of sinkhorn4().
+using VHalf = hn::Vec<DFHalf>;
+HWY_INLINE VHalf sum_of_four(VHalf a, VHalf b, VHalf c, VHalf d) {
+  const VD first = hn::Add(hn::PromoteTo(DD(), a), hn::PromoteTo(DD(), b));
+  return hn::DemoteTo(DFHalf(), hn::Add(hn::Add(first, hn::PromoteTo(DD(), c)), hn::PromoteTo(DD(), d)));
+}
+HWY_INLINE void divide_by_row_sums(VHalf (&a)[4][4], VHalf eps) {
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const VHalf divisor = hn::Add(sum_of_four(a[i][0], a[i][1], a[i][2], a[i][3]), eps);
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) a[i][j] = hn::Div(a[i][j], divisor);
+  }
+}
+HWY_INLINE void divide_by_column_sums(VHalf (&a)[4][4], VHalf eps) {
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    const VHalf divisor = hn::Add(sum_of_four(a[0][j], a[1][j], a[2][j], a[3][j]), eps);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) a[i][j] = hn::Div(a[i][j], divisor);
+  }
+}
+
+// comb: [count][16], count <= kDoubles.
+HWY_NOINLINE void sinkhorn4_together(float* comb, int count, int iterations, float eps) {
+  HWY_ALIGN float lanes[16 * kDoubles];
+  for (size_t lane = 0; lane < kDoubles; ++lane) {
+    const float* from = comb + 16 * std::min(static_cast<int>(lane), count - 1);
+    for (size_t i = 0; i < 16; ++i) lanes[i * kDoubles + lane] = from[i];
+  }
+  const VHalf e = hn::Set(DFHalf(), eps);
+  VHalf a[4][4];
+#pragma GCC unroll 16
+  for (size_t i = 0; i < 16; ++i) a[i / 4][i % 4] = hn::Load(DFHalf(), lanes + i * kDoubles);
+  divide_by_row_sums(a, hn::Zero(DFHalf()));
+#pragma GCC unroll 16
+  for (size_t i = 0; i < 16; ++i) a[i / 4][i % 4] = hn::Add(a[i / 4][i % 4], e);
+  divide_by_column_sums(a, e);
+  for (int i = 1; i < iterations; ++i) {
+    divide_by_row_sums(a, e);
+    divide_by_column_sums(a, e);
+  }
+#pragma GCC unroll 16
+  for (size_t i = 0; i < 16; ++i) hn::Store(a[i / 4][i % 4], DFHalf(), lanes + i * kDoubles);
+  for (int m = 0; m < count; ++m) {
+    for (size_t i = 0; i < 16; ++i)
+      comb[16 * m + static_cast<int>(i)] = lanes[i * kDoubles + static_cast<size_t>(m)];
+  }
+}
+
 HWY_INLINE void divide_lines(float* c, int size, int outer_step, int inner_step, float eps) {
   for (int o = 0; o < size; ++o) {
     double sum = 0;
@@ -289,8 +322,9 @@ HWY_INLINE void sinkhorn(float* comb, int size, int iterations, float eps) {
   }
 }
 
-void mhc_coefficients_simd(float* m, const float* scale, const float* base, int streams, int iterations,
-                           float eps, float* pre, float* post, float* comb) {
+// All of one row but the Sinkhorn iterations; comb gets the exponentials of its row softmax.
+HWY_INLINE void mhc_gates(float* m, const float* scale, const float* base, int streams, float eps, float* pre,
+                          float* post, float* comb) {
   const int mixes = 2 * streams + streams * streams;
   // Arguments of exp for all of them at once: -z for the sigmoids, z - max for the softmax rows.
   for (int i = 0; i < mixes; ++i) {
@@ -309,12 +343,30 @@ void mhc_coefficients_simd(float* m, const float* scale, const float* base, int 
     pre[k] = static_cast<float>(1.0 / (1.0 + e[k])) + eps;
     post[k] = 2.0F * static_cast<float>(1.0 / (1.0 + e[streams + k]));
   }
-  for (int i = 2 * streams; i < mixes; ++i) m[i] = static_cast<float>(e[i]);
-  std::copy_n(m + 2 * streams, streams * streams, comb);
-  if (streams == 4) {
-    sinkhorn4(comb, iterations, eps);
-  } else {
-    sinkhorn(comb, streams, iterations, eps);
+  for (int i = 2 * streams; i < mixes; ++i) comb[i - 2 * streams] = static_cast<float>(e[i]);
+}
+
+void mhc_coefficients_simd(float* m, int rows, const float* scale, const float* base, int streams,
+                           int iterations, float eps, float* pre, float* post, float* comb) {
+  const int square = streams * streams;
+  for (int row = 0; row < rows; ++row) {
+    mhc_gates(m + row * kTile, scale, base, streams, eps, pre + row * streams, post + row * streams,
+              comb + row * square);
+  }
+  for (int row = 0; row < rows;) {
+    const int count = std::min(rows - row, static_cast<int>(kDoubles));
+    float* at = comb + row * square;
+    if (streams == 4 && count > 1) {
+      sinkhorn4_together(at, count, iterations, eps);
+      row += count;
+      continue;
+    }
+    if (streams == 4) {
+      sinkhorn4(at, iterations, eps);
+    } else {
+      sinkhorn(at, streams, iterations, eps);
+    }
+    ++row;
   }
 }
 
@@ -359,9 +411,10 @@ void pool_pair(const float* kv0, const float* score0, const float* kv1, const fl
                uint16_t* pooled) {
   HWY_DYNAMIC_DISPATCH(pool_pair_simd)(kv0, score0, kv1, score1, width, pooled);
 }
-void mhc_coefficients(float* m, const float* scale, const float* base, int streams, int iterations, float eps,
-                      float* pre, float* post, float* comb) {
-  HWY_DYNAMIC_DISPATCH(mhc_coefficients_simd)(m, scale, base, streams, iterations, eps, pre, post, comb);
+void mhc_coefficients(float* m, int rows, const float* scale, const float* base, int streams, int iterations,
+                      float eps, float* pre, float* post, float* comb) {
+  HWY_DYNAMIC_DISPATCH(mhc_coefficients_simd)
+  (m, rows, scale, base, streams, iterations, eps, pre, post, comb);
 }
 
 }  // namespace spark::engine::cpu

@@ -25,9 +25,9 @@ void decode_main_record_f32(const uint8_t* record, int64_t width, float* out);
 void pool_pair(const float* kv0, const float* score0, const float* kv1, const float* score1, int64_t width,
                uint16_t* pooled);
 
-// The coefficients of one row from its 2S + S*S products (32 floats are read): see MhcMixArgs. `m` is
-// scratch: it is changed.
-void mhc_coefficients(float* m, const float* scale, const float* base, int streams, int iterations, float eps,
-                      float* pre, float* post, float* comb);
+// The coefficients of `rows` rows from their 2S + S*S products (m: [rows][32], all are read): see MhcMixArgs.
+// pre, post [rows][S], comb [rows][S * S]. `m` is scratch: it is changed.
+void mhc_coefficients(float* m, int rows, const float* scale, const float* base, int streams, int iterations,
+                      float eps, float* pre, float* post, float* comb);
 
 }  // namespace spark::engine::cpu

@@ -10,6 +10,7 @@
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda/memory.h"
 #include "engine/kernels/cuda/plan/tiles.h"
+#include "engine/kernels/cuda/sm121/launch.h"
 #include "engine/kernels/cuda/weights.h"
 
 namespace spark::engine {
@@ -44,6 +45,9 @@ enum class Scratch : uint8_t {
   kIndexScores,
   kIndexBlocks,
   kArgmax,
+  kSelectBest,
+  kSelectMasses,
+  kSelectTotals,
   kDraftRows,
   kDraftProduct,
   kCount,
@@ -93,6 +97,7 @@ class Backend final : public CudaBackend {
     limits_.shared_bytes = properties.sharedMemPerBlockOptin;
     limits_.max_cluster = 8;
     limits_.max_attention_cluster = properties.major == 9 ? 16 : 8;
+    limits_.block_scaled_mma = properties.major == 12;
     stream_ = std::make_unique<Stream>();
     mix_side_.stream = std::make_unique<Stream>();
     shared_side_.stream = std::make_unique<Stream>();
@@ -448,9 +453,11 @@ class Backend final : public CudaBackend {
         launch_expert_combine(main(), args, first, count, work, shared_rows);
         continue;
       }
-      launch_expert_gate_up(main(), args, first, count, bank, work);
+      const auto gate_up = limits_.block_scaled_mma ? sm121::launch_expert_gate_up : launch_expert_gate_up;
+      const auto down = limits_.block_scaled_mma ? sm121::launch_expert_down : launch_expert_down;
+      gate_up(main(), args, first, count, bank, work);
       join(shared_side_);
-      launch_expert_down(main(), args, first, count, bank, work, shared_rows);
+      down(main(), args, first, count, bank, work, shared_rows);
     }
   }
 
@@ -478,7 +485,28 @@ class Backend final : public CudaBackend {
     }
   }
 
+  void select(const SelectArgs& args) override {
+    require_vocabulary(args.vocab);
+    if (args.rows > 0) launch_select(main(), args, select_workspace(args.rows, args.vocab));
+  }
+
+  void verify_drafts(const VerifyArgs& args) override {
+    require_vocabulary(args.vocab);
+    const int64_t rows = int64_t{args.blocks} * (2 * args.max_drafts + 1);
+    if (args.blocks > 0) launch_verify(main(), args, select_workspace(rows, args.vocab));
+  }
+
  private:
+  SelectWorkspace select_workspace(int64_t rows, int64_t vocab) {
+    return {.best = scratch<uint64_t>(Scratch::kSelectBest, rows * kSelectPieces),
+            .masses = scratch<uint64_t>(Scratch::kSelectMasses, rows * vocab),
+            .totals = scratch<uint64_t>(Scratch::kSelectTotals, rows)};
+  }
+  static void require_vocabulary(int64_t vocab) {
+    if (vocab >= 1 && vocab <= kMaxMassVocabulary) return;
+    throw Error("selection among " + std::to_string(vocab) + " tokens", "CUDA backend",
+                "masses of at most " + std::to_string(kMaxMassVocabulary) + " tokens add up within 64 bits");
+  }
   static void require_streams(int streams) {
     if (streams >= 1 && streams <= 4) return;
     throw Error(std::to_string(streams) + " residual streams", "CUDA backend",
@@ -712,10 +740,13 @@ class Backend final : public CudaBackend {
                                   .y_f32 = args.y_f32,
                                   .y_stride = args.y_stride});
     }
-    if (w.layout == Layout::kFp4) return launch_linear_fp4(where(), args, w);
+    if (w.layout == Layout::kFp4) {
+      return limits_.block_scaled_mma ? sm121::launch_linear_fp4(where(), args, w)
+                                      : launch_linear_fp4(where(), args, w);
+    }
     const bool codes = w.layout == Layout::kFp8;
     const LinearShape shape = {.rows = w.rows, .cols = w.cols, .activation_bytes = codes ? 1 : 2};
-    const bool direct = codes && args.rows <= kDirectRows &&
+    const bool direct = codes && !limits_.block_scaled_mma && args.rows <= kDirectRows &&
                         plan_direct(shape, split_linear(shape), limits_).has_value();
     // The quantiser of these rows may run inside the streaming product.
     std::optional<QuantiseArgs> source;
@@ -743,10 +774,11 @@ class Backend final : public CudaBackend {
       if (args.y_f32 != nullptr) p.y_f32 = args.y_f32 + first * args.y_stride;
     };
     run_rows(shape, params, args.rows, where,
-             codes                         ? launch_stream_fp8
-             : w.layout == Layout::kPacked ? launch_stream_packed
-                                           : launch_stream_bf16,
-             codes ? launch_direct_fp8 : nullptr, aim);
+             codes && limits_.block_scaled_mma ? sm121::launch_stream_fp8
+             : codes                           ? launch_stream_fp8
+             : w.layout == Layout::kPacked     ? launch_stream_packed
+                                               : launch_stream_bf16,
+             codes && !limits_.block_scaled_mma ? launch_direct_fp8 : nullptr, aim);
   }
 
   struct Buffer {

@@ -3,10 +3,10 @@
 //
 // A warp owns a 16-row tile and one or two shards of the columns. All its weights are on their way before it
 // waits for the kernel that makes its inputs, so they travel while that one and the ones before it still run;
-// what is left then is short: its part of the rows, read straight into registers, the products, one meeting of
-// the block. The sums are those of the streaming product (stream_gemm.cuh), bit for bit: blocks ascending in a
-// shard, then shard by shard. What bounds it then are instructions, so everything is unrolled: a shard is a
-// number of chunks of kChunk blocks, the last ones filled up with zeros.
+// what is left then is short: its part of the rows, read straight into registers, the products, one meeting
+// of the block. The sums are those of the streaming product (stream_gemm.cuh), bit for bit: blocks ascending
+// in a shard, then shard by shard. What bounds it then are instructions, so everything is unrolled: a shard
+// is a number of chunks of kChunk blocks, the last ones filled up with zeros.
 #pragma once
 
 #include "engine/kernels/cuda/stream_gemm.cuh"
@@ -36,7 +36,8 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
       static_cast<size_t>(warp * p.warp_shards * p.shard_chunks) * (kChunk * Format::kBlockBytes) + lane * 16;
 
   // ---- the weights: a group of copies for each chunk, at most kDirectGroups of them
-  const uint8_t* const tiles = weight_tiles + static_cast<size_t>(has_tile ? tile : 0) * p.tile_stride + lane * 16;
+  const uint8_t* const tiles =
+      weight_tiles + static_cast<size_t>(has_tile ? tile : 0) * p.tile_stride + lane * 16;
   const int chunks = p.warp_shards * p.shard_chunks;
   // The first block of chunk `c` of this warp, and how many of the chunk's blocks there are.
   const auto chunk_of = [&](int c, int& first) {
@@ -54,7 +55,8 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
     uint8_t* to = weights + c * (kChunk * Format::kBlockBytes);
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
-      copy_async_16(to + i * Format::kBlockBytes, i < count ? from + i * Format::kBlockBytes : tiles, i < count);
+      copy_async_16(to + i * Format::kBlockBytes, i < count ? from + i * Format::kBlockBytes : tiles,
+                    i < count);
     }
     copy_async_commit();
   }
@@ -62,7 +64,8 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
   const auto weight_scale_of = [&](int c) {
     int first = 0;
     const int count = chunk_of(c, first);
-    return lane < count ? ue8m0_to_float(__ldg(weight_scales + static_cast<size_t>(tile / 2) * p.blocks + first + lane))
+    return lane < count ? ue8m0_to_float(
+                              __ldg(weight_scales + static_cast<size_t>(tile / 2) * p.blocks + first + lane))
                         : 0.0f;
   };
   scale_lane = weight_scale_of(0);
@@ -73,7 +76,8 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
   const bool live = g < p.rows;
   const int group_of_rows = p.rows_per_group > 0 ? min(tile * kTileRows / p.rows_per_group, p.groups - 1) : 0;
   const size_t row_at = static_cast<size_t>(live ? g : 0) * static_cast<size_t>(p.x_stride) +
-                        static_cast<size_t>(group_of_rows) * static_cast<size_t>(p.cols) + static_cast<size_t>(t) * 8;
+                        static_cast<size_t>(group_of_rows) * static_cast<size_t>(p.cols) +
+                        static_cast<size_t>(t) * 8;
 #pragma unroll 1
   for (int c = 0; c < chunks;) {
     float sum[4] = {};

@@ -9,6 +9,7 @@
 #include "engine/kernels/cuda/fp4_step.cuh"
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda/route.cuh"
+#include "engine/kernels/cuda/swiglu.cuh"
 
 namespace spark::engine::cuda {
 namespace {
@@ -61,7 +62,8 @@ constexpr int kRouteRowsAtOnce = 8;
 
 // The rows' scales as words of four, one for each 128 columns; zero beyond the last.
 __device__ __forceinline__ void copy_row_scales(const PlanParams& p) {
-  for (int i = static_cast<int>(threadIdx.x); i < p.rows * p.top_k; i += kPlanThreads) p.work.item_done[i] = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < p.rows * p.top_k; i += kPlanThreads)
+    p.work.item_done[i] = 0;
   if (p.work.x_scales == nullptr) return;
   const int stages = (p.x_blocks + 3) / 4;
   for (int i = static_cast<int>(threadIdx.x); i < p.rows * stages; i += kPlanThreads) {
@@ -152,7 +154,7 @@ __global__ void __launch_bounds__(kPlanThreads, 1) route_plan_kernel(const __gri
       if (r < rows) score_expert(p.route, in[i], column, score[r], order[r]);
     }
     __syncthreads();
-      if (warp < rows) {
+    if (warp < rows) {
       const bool live = p.sequence[row0 + warp] >= 0;
       const RouteChoice choice = choose_experts(p.route, score[warp], order[warp]);
       if (lane < p.top_k) {
@@ -206,16 +208,6 @@ __global__ void __launch_bounds__(kPlanThreads, 1) route_plan_kernel(const __gri
   p.work.item_row[item * kExpertRows + slot] = row;
   p.work.item_weight[item * kExpertRows + slot] = weight;
   p.work.destination[lower + place] = row * p.top_k + rank;
-}
-
-// ---- shared pieces
-// --------------------------------------------------------------------------------------------------
-
-// silu(min(a, limit)) * clamp(b), FP32, of BF16-rounded inputs.
-__device__ __forceinline__ float clamped_swiglu(float a, float b, float limit) {
-  b = fminf(fmaxf(b, -limit), limit);
-  a = fminf(a, limit);
-  return a / (1.0f + expf(-a)) * b;
 }
 
 // ---- gate and up ---------------------------------------------------------------------------------------

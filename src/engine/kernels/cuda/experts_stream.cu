@@ -5,11 +5,13 @@
 // copy engine, gate and up first and down behind it without a gap: an item's part of down begins when a
 // counter says that the item's activations are complete, and by then its weights have long been on the way.
 // Units of gate and up (an item's 32 columns) go round the blocks in order, so that early items are complete
-// early; a block's warps share a unit's columns out among them (the shards of the sum), and one more warp joins
-// the shards, so that nobody else waits for that. Units of down (an item and 32 channels) belong to a warp
-// alone, all items of a channel group side by side; blocks with one unit of gate and up less take more of them.
+// early; a block's warps share a unit's columns out among them (the shards of the sum), and one more warp
+// joins the shards, so that nobody else waits for that. Units of down (an item and 32 channels) belong to a
+// warp alone, all items of a channel group side by side; blocks with one unit of gate and up less take more
+// of them.
 #include "engine/kernels/cuda/fp4_step.cuh"
 #include "engine/kernels/cuda/launch.h"
+#include "engine/kernels/cuda/swiglu.cuh"
 
 namespace spark::engine::cuda {
 namespace {
@@ -61,8 +63,8 @@ __device__ __forceinline__ int item_row(const uint2& e, int r) {
   return static_cast<int>(e.y >> (16 + 8 * r) & 0xFFu);
 }
 
-// Two stages of the weights at `at` into the tiles' sums: the lane's codes of these columns and its two scales.
-// Not `whole`: the second stage does not exist, and what lies there is stale.
+// Two stages of the weights at `at` into the tiles' sums: the lane's codes of these columns and its two
+// scales. Not `whole`: the second stage does not exist, and what lies there is stale.
 template <int kMatrices>
 __device__ __forceinline__ void multiply_stages(float (&sum)[kMatrices * 2][2], const uint8_t* at,
                                                 const uint2& codes, const float2& scales,
@@ -98,12 +100,6 @@ __device__ __forceinline__ void multiply_stages(float (&sum)[kMatrices * 2][2], 
   }
 }
 
-__device__ __forceinline__ float clamped_swiglu(float a, float b, float limit) {
-  b = fminf(fmaxf(b, -limit), limit);
-  a = fminf(a, limit);
-  return a / (1.0f + expf(-a)) * b;
-}
-
 // The first unit of down of block `b`: all blocks' bytes are equal, and gate and up are dealt out already.
 __device__ __forceinline__ uint32_t first_down_unit(const ExpertStreamParams& p, uint32_t b, uint32_t blocks,
                                                     uint32_t up_units, uint32_t down_units) {
@@ -129,9 +125,9 @@ __device__ __forceinline__ void await_item(uint32_t* ready, int item) {
 
 // Joins the shards of the block's units of gate and up, then watches for complete items.
 template <int kUpWarps>
-__device__ __forceinline__ void join_shards(const ExpertStreamParams& p, const uint2* table, const float* partial,
-                                            uint64_t* full, uint64_t* empty, uint32_t* ready, int items,
-                                            int up_count, bool has_down) {
+__device__ __forceinline__ void join_shards(const ExpertStreamParams& p, const uint2* table,
+                                            const float* partial, uint64_t* full, uint64_t* empty,
+                                            uint32_t* ready, int items, int up_count, bool has_down) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   const size_t position_bytes = static_cast<size_t>(p.down_steps) * kRowBlockBytes;
   for (int n = 0; n < up_count; ++n) {
@@ -142,7 +138,8 @@ __device__ __forceinline__ void join_shards(const ExpertStreamParams& p, const u
     float weight[kExpertRows] = {};
 #pragma unroll
     for (int m = 0; m < kExpertRows; ++m) {
-      if (m < item_rows(entry)) weight[m] = load_shared_by_blocks(p.work.item_weight + item * kExpertRows + m);
+      if (m < item_rows(entry))
+        weight[m] = load_shared_by_blocks(p.work.item_weight + item * kExpertRows + m);
     }
     const int half = n & 1;
     barrier_wait(full + half, static_cast<uint32_t>(n >> 1) & 1);
@@ -184,7 +181,8 @@ __device__ __forceinline__ void join_shards(const ExpertStreamParams& p, const u
   if (!has_down) return;
   for (int complete = 0; complete < items;) {
     const int mine = complete + lane;
-    const bool done = mine < items && load_acquire(p.work.item_done + mine) == static_cast<uint32_t>(p.column_blocks);
+    const bool done =
+        mine < items && load_acquire(p.work.item_done + mine) == static_cast<uint32_t>(p.column_blocks);
     const uint32_t missing = ~__ballot_sync(~0u, done);
     const int more = missing == 0 ? 32 : __ffs(missing) - 1;
     if (more == 0) {
@@ -206,9 +204,9 @@ __global__ void __launch_bounds__(32 * kUpWarps + 32, 1)
   const int warp = static_cast<int>(threadIdx.x >> 5);
   const int g = lane >> 2, t = lane & 3;
   uint64_t* const barriers = reinterpret_cast<uint64_t*>(shared + p.barriers_at);
-  uint64_t* const arrived = barriers + warp * p.slots;   // of the ring's places
-  uint64_t* const full = barriers + kUpWarps * p.slots;  // all shards of a unit are written
-  uint64_t* const empty = full + kHalves;                // and have been read
+  uint64_t* const arrived = barriers + warp * p.slots;                   // of the ring's places
+  uint64_t* const full = barriers + kUpWarps * p.slots;                  // all shards of a unit are written
+  uint64_t* const empty = full + kHalves;                                // and have been read
   uint32_t* const ready = reinterpret_cast<uint32_t*>(empty + kHalves);  // items that are complete
   uint2* const table = reinterpret_cast<uint2*>(shared + p.table_at);
   int32_t* const destinations = reinterpret_cast<int32_t*>(shared + p.destinations_at);
@@ -311,8 +309,9 @@ __global__ void __launch_bounds__(32 * kUpWarps + 32, 1)
       if (lane < item_rows(entry) * steps) {
         const int r = lane >= steps ? 1 : 0;
         const int step = lane - r * steps;
-        copy_async_4(to + r * up_row + step * kRowBlockBytes + 128,
-                     p.x_scales + static_cast<size_t>(item_row(entry, r)) * (p.hidden / 32) + (s0 + step) * 4);
+        copy_async_4(
+            to + r * up_row + step * kRowBlockBytes + 128,
+            p.x_scales + static_cast<size_t>(item_row(entry, r)) * (p.hidden / 32) + (s0 + step) * 4);
       }
     }
     copy_async_commit();
@@ -325,7 +324,8 @@ __global__ void __launch_bounds__(32 * kUpWarps + 32, 1)
       const uint2 entry = table[item];
       const uint8_t* rows = p.work.codes + static_cast<size_t>(item_first(entry)) * down_row;
       uint8_t* to = activations + (p.halves == 2 ? n & 1 : 0) * 2 * down_row;
-      for (int i = lane; i < item_rows(entry) * (down_row / 16); i += 32) copy_async_16(to + i * 16, rows + i * 16);
+      for (int i = lane; i < item_rows(entry) * (down_row / 16); i += 32)
+        copy_async_16(to + i * 16, rows + i * 16);
     }
     copy_async_commit();
   };
@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(32 * kUpWarps + 32, 1)
   uint32_t mine[4];
 #pragma unroll
   for (int b = 0; b < 4; ++b) mine[b] = opaque((g & 3) == b ? 1u : 0u);  // or the product becomes a selection
-  const int my_codes = (g & 3) * 32 + t * 8;  // in a block of row g >> 2
+  const int my_codes = (g & 3) * 32 + t * 8;                             // in a block of row g >> 2
   int slot = 0;
   uint32_t parity = 0;
   const auto advance = [&] {
@@ -354,8 +354,10 @@ __global__ void __launch_bounds__(32 * kUpWarps + 32, 1)
       barrier_wait(arrived + slot, parity);
       const uint32_t word = *reinterpret_cast<const uint16_t*>(scales);
       // The upper byte's lowest bit lands in the sign of the first.
-      const float2 scale = make_float2(fabsf(__uint_as_float(word << 23)), __uint_as_float((word << 15) & 0x7F800000u));
-      multiply_stages<2>(sum, ring + slot * kTransferBytes, *reinterpret_cast<const uint2*>(codes), scale, mine, true);
+      const float2 scale =
+          make_float2(fabsf(__uint_as_float(word << 23)), __uint_as_float((word << 15) & 0x7F800000u));
+      multiply_stages<2>(sum, ring + slot * kTransferBytes, *reinterpret_cast<const uint2*>(codes), scale,
+                         mine, true);
       codes += kRowBlockBytes;
       scales += kRowBlockBytes;
       advance();
@@ -400,8 +402,7 @@ __global__ void __launch_bounds__(32 * kUpWarps + 32, 1)
       for (int i = 0; i < 2; ++i) {
         if (s + i < p.down_steps) {
           multiply_stages<1>(sum, at + i * (kTransferBytes / 2), *reinterpret_cast<const uint2*>(codes),
-                             *reinterpret_cast<const float2*>(scales), mine,
-                             2 * (s + i) + 1 < p.down_stages);
+                             *reinterpret_cast<const float2*>(scales), mine, 2 * (s + i) + 1 < p.down_stages);
           codes += kRowBlockBytes;
           scales += kRowBlockBytes;
         }
@@ -427,11 +428,11 @@ __global__ void __launch_bounds__(32 * kUpWarps + 32, 1)
 
 constexpr int kCombineThreads = 128;
 
-// Adds a row's expert outputs in ascending order of the experts, then the shared expert's: a thread takes four
-// channels.
+// Adds a row's expert outputs in ascending order of the experts, then the shared expert's: a thread takes
+// four channels.
 __global__ void __launch_bounds__(kCombineThreads)
-    combine_kernel(const uint16_t* outputs, const uint16_t* shared_expert, const int32_t* sequence, int hidden,
-                   int top_k, uint16_t* y) {
+    combine_kernel(const uint16_t* outputs, const uint16_t* shared_expert, const int32_t* sequence,
+                   int hidden, int top_k, uint16_t* y) {
   constexpr int kSlots = 8;
   launch_dependents();
   const int64_t row = blockIdx.y;
@@ -473,7 +474,8 @@ bool lay_out(ExpertStreamParams& p, size_t limit, size_t& bytes) {
       p.table_at = p.partial_at + kHalves * kUpWarps * kExpertRows * 64 * 4;
       p.destinations_at = p.table_at + 8 * p.rows * p.top_k;
       p.barriers_at = static_cast<int>(round_up(p.destinations_at + 4 * p.rows * p.top_k, 8));
-      bytes = static_cast<size_t>(p.barriers_at) + 8 * static_cast<size_t>(kUpWarps * p.slots + 2 * kHalves + 1);
+      bytes =
+          static_cast<size_t>(p.barriers_at) + 8 * static_cast<size_t>(kUpWarps * p.slots + 2 * kHalves + 1);
       if (bytes + 1024 <= limit) return true;
     }
   }
@@ -487,7 +489,8 @@ bool choose(ExpertStreamParams& p, size_t limit, size_t& bytes) {
   return lay_out<kStreamWarps>(p, limit, bytes);
 }
 
-ExpertStreamParams stream_params(const ExpertsArgs& args, int first_row, int rows, const PreparedExperts& bank) {
+ExpertStreamParams stream_params(const ExpertsArgs& args, int first_row, int rows,
+                                 const PreparedExperts& bank) {
   ExpertStreamParams p = {};
   p.gate_up = bank.gate_up;
   p.down = bank.down;
@@ -511,7 +514,7 @@ ExpertStreamParams stream_params(const ExpertsArgs& args, int first_row, int row
 }  // namespace
 
 bool expert_stream_fits(const DeviceLimits& device, const ExpertsArgs& args, const PreparedExperts& bank) {
-  if (bank.hidden % 128 != 0) return false;
+  if (bank.hidden % 128 != 0 || device.block_scaled_mma) return false;
   const int rows = std::min(args.step.rows, kMaxLinearRows);
   ExpertStreamParams p = stream_params(args, 0, rows, bank);
   // Unit numbers and their bytes are counted in 32 bits on the device.
@@ -543,8 +546,8 @@ void launch_expert_stream(const Launch& on, const ExpertsArgs& args, int first_r
 void launch_expert_combine(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
                            const ExpertWorkspace& work, const uint16_t* shared) {
   const auto blocks = static_cast<unsigned>(ceil_div(args.hidden, kCombineThreads * 4));
-  launch_kernel(on, combine_kernel, dim3(blocks, static_cast<unsigned>(rows)), kCombineThreads, 0, 1, work.outputs,
-                shared, args.step.sequence + first_row, args.hidden, args.top_k,
+  launch_kernel(on, combine_kernel, dim3(blocks, static_cast<unsigned>(rows)), kCombineThreads, 0, 1,
+                work.outputs, shared, args.step.sequence + first_row, args.hidden, args.top_k,
                 args.y + static_cast<int64_t>(first_row) * args.hidden);
 }
 

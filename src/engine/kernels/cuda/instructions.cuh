@@ -192,7 +192,10 @@ __device__ __forceinline__ void add_shared_counter(uint32_t* p, uint32_t v) {
 }
 __device__ __forceinline__ uint32_t read_shared_counter(uint32_t* p) {
   uint32_t v;
-  asm volatile("atom.acquire.cta.shared::cta.or.b32 %0, [%1], 0;" : "=r"(v) : "r"(shared_address(p)) : "memory");
+  asm volatile("atom.acquire.cta.shared::cta.or.b32 %0, [%1], 0;"
+               : "=r"(v)
+               : "r"(shared_address(p))
+               : "memory");
   return v;
 }
 // In a loop that waits for another thread.
@@ -206,7 +209,8 @@ __device__ __forceinline__ void pause_thread() {
 // A phase ends when `count` arrivals and all bytes that were announced are there. Whoever waits names the
 // parity of the phase: 0 for the first, then alternating.
 __device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count)
+               : "memory");
 }
 // After the initialisations, before the block's barrier.
 __device__ __forceinline__ void barrier_init_done() {
@@ -218,11 +222,10 @@ __device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
 }
 __device__ __forceinline__ bool barrier_passed(uint64_t* barrier, uint32_t parity) {
   uint32_t done;
-  asm volatile(
-      "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-      : "=r"(done)
-      : "r"(shared_address(barrier)), "r"(parity)
-      : "memory");
+  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(done)
+               : "r"(shared_address(barrier)), "r"(parity)
+               : "memory");
   return done != 0;
 }
 __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
@@ -230,8 +233,10 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity)
   }
 }
 // One thread: arrives, announces `bytes` (a multiple of 16) and starts their copy by the copy engine.
-__device__ __forceinline__ void copy_bulk(void* to_shared, const void* from, uint32_t bytes, uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+__device__ __forceinline__ void copy_bulk(void* to_shared, const void* from, uint32_t bytes,
+                                          uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(bytes)
                : "memory");
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(

@@ -231,11 +231,13 @@ struct ExpertWorkspace {
   int32_t* item_row = nullptr;   // [rows * top_k][kExpertRows]: row of the step, or -1
   float* item_weight = nullptr;  // [rows * top_k][kExpertRows]: routing weight
   int32_t* destination =
-      nullptr;                   // [rows * top_k] by assignment: row * top_k + place among the row's experts
-  uint32_t* x_scales = nullptr;  // [rows][hidden / 128, rounded up]: the rows' scales, four in a word; or null
-  uint8_t* codes = nullptr;      // [rows * top_k][padded width], or in blocks of kRowBlockBytes
-  uint8_t* scales = nullptr;     // [rows * top_k][padded width / 32]
-  uint32_t* item_done = nullptr;  // [rows * top_k]: column blocks of an item that are done; the plan clears it
+      nullptr;  // [rows * top_k] by assignment: row * top_k + place among the row's experts
+  uint32_t* x_scales =
+      nullptr;                // [rows][hidden / 128, rounded up]: the rows' scales, four in a word; or null
+  uint8_t* codes = nullptr;   // [rows * top_k][padded width], or in blocks of kRowBlockBytes
+  uint8_t* scales = nullptr;  // [rows * top_k][padded width / 32]
+  uint32_t* item_done =
+      nullptr;                   // [rows * top_k]: column blocks of an item that are done; the plan clears it
   uint16_t* outputs = nullptr;   // BF16 [rows * top_k][hidden] by destination
   uint32_t* arrivals = nullptr;  // [hidden / kDownChannels]: zero between launches
 };
@@ -327,6 +329,18 @@ void launch_draft_gather(const Launch& on, const DraftArgs& args, int place, con
 void launch_draft_pick(const Launch& pieces, const Launch& finish, const DraftArgs& args, int place,
                        const float* product, const PreparedWeight& confidence_proj, const uint16_t* m,
                        uint64_t* best);
+
+// Memory of a selection of so many rows: see launch_select and launch_verify.
+constexpr int kSelectPieces = 64;
+struct SelectWorkspace {
+  uint64_t* best = nullptr;    // [rows][kSelectPieces]
+  uint64_t* masses = nullptr;  // [rows][vocab]
+  uint64_t* totals = nullptr;  // [rows]
+};
+// Rows: args.rows.
+void launch_select(const Launch& on, const SelectArgs& args, const SelectWorkspace& work);
+// Rows: args.blocks * (2 * args.max_drafts + 1), targets first.
+void launch_verify(const Launch& on, const VerifyArgs& args, const SelectWorkspace& work);
 
 // best[m] = index of the largest logit of a row, the lowest on ties; a NaN never wins. workspace: [rows][64].
 void launch_argmax(const Launch& on, const float* logits, int rows, int64_t vocabulary, int64_t stride,

@@ -40,8 +40,8 @@ __device__ __forceinline__ RouteInput read_expert(const RouteParams& p, int64_t 
   const bool image = p.image_bias != nullptr && p.is_image != nullptr && p.is_image[row] != 0;
   return {p.logits[row * p.experts + expert], (image ? p.image_bias : p.bias)[expert]};
 }
-__device__ __forceinline__ void score_expert(const RouteParams& p, const RouteInput& in, int expert, float* score,
-                                             uint32_t* rank) {
+__device__ __forceinline__ void score_expert(const RouteParams& p, const RouteInput& in, int expert,
+                                             float* score, uint32_t* rank) {
   const float s = expert < p.experts ? router_score(in.logit) : 0.0f;
   score[expert] = s;
   rank[expert] = expert < p.experts ? ordered(s + in.bias) : 0u;  // 0: no expert

@@ -25,10 +25,13 @@ inline float rsqrt_f32(float x) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x)));
 }
 
-inline float dot(std::span<const float> a, std::span<const float> b) {
+inline double dot_double(std::span<const float> a, std::span<const float> b) {
   double sum = 0;
   for (size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
-  return static_cast<float>(sum);
+  return sum;
+}
+inline float dot(std::span<const float> a, std::span<const float> b) {
+  return static_cast<float>(dot_double(a, b));
 }
 
 // mean(x^2) of BF16 values.

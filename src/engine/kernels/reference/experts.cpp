@@ -10,9 +10,9 @@
 namespace spark::engine::reference {
 namespace {
 
-// One row through one expert: y [hidden], BF16.
-std::vector<uint16_t> run_expert(const ExpertWeights& expert, const ExpertsArgs& args, int32_t row,
-                                 float weight) {
+// One row through one expert: y [hidden], before its BF16 rounding.
+std::vector<double> run_expert(const ExpertWeights& expert, const ExpertsArgs& args, int32_t row,
+                               float weight) {
   const size_t width = static_cast<size_t>(args.width);
   const QuantisedRows x_q{args.x_q.codes + static_cast<int64_t>(row) * args.hidden,
                           args.x_q.scales + static_cast<int64_t>(row) * (args.hidden / 32)};
@@ -25,11 +25,11 @@ std::vector<uint16_t> run_expert(const ExpertWeights& expert, const ExpertsArgs&
   std::vector<uint8_t> codes(width);
   std::vector<uint8_t> scales(width / 32);
   quantise_fp8_block32(t, codes, scales);
-  std::vector<uint16_t> y(static_cast<size_t>(args.hidden));
+  std::vector<double> y(static_cast<size_t>(args.hidden));
   linear({.rows = 1,
           .x_q = {codes.data(), scales.data()},
           .weight = &expert.w2,
-          .y = y.data(),
+          .y_f64 = y.data(),
           .y_stride = args.hidden});
   return y;
 }
@@ -82,8 +82,15 @@ void experts(const ExpertsArgs& args) {
   const size_t top_k = static_cast<size_t>(args.top_k);
   std::vector<float> sum(hidden);
   std::vector<size_t> order(top_k);
-  const auto add = [&](const std::vector<uint16_t>& y) {
-    for (size_t d = 0; d < hidden; ++d) sum[d] += bf16_to_float(y[d]);
+  double* unrounded = nullptr;
+  const auto add = [&](const std::vector<double>& y) {
+    for (size_t d = 0; d < hidden; ++d) {
+      if (unrounded != nullptr) {
+        unrounded[d] += y[d];
+      } else {
+        sum[d] += round_to_bf16(static_cast<float>(y[d]));
+      }
+    }
   };
   for (int32_t row = 0; row < args.step.rows; ++row) {
     if (args.step.sequence[row] < 0) continue;
@@ -91,11 +98,14 @@ void experts(const ExpertsArgs& args) {
     std::iota(order.begin(), order.end(), size_t{0});
     std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return ids[a] < ids[b]; });
     std::fill(sum.begin(), sum.end(), 0.0F);
+    if (args.y_f64 != nullptr) unrounded = args.y_f64 + static_cast<size_t>(row) * hidden;
+    if (unrounded != nullptr) std::fill_n(unrounded, hidden, 0.0);
     for (const size_t i : order) {
       const float weight = args.weights[static_cast<size_t>(row) * top_k + i];
       add(run_expert(args.bank->experts[static_cast<size_t>(ids[i])], args, row, weight));
     }
     add(run_expert(*args.shared, args, row, 1.0F));
+    if (unrounded != nullptr) continue;
     uint16_t* y = args.y + static_cast<size_t>(row) * hidden;
     for (size_t d = 0; d < hidden; ++d) y[d] = float_to_bf16(sum[d]);
   }

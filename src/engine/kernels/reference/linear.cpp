@@ -67,12 +67,14 @@ void linear(const LinearArgs& args) {
   for (int64_t n = 0; n < weight.rows; ++n) {
     decode_weight_row(weight, n, w);
     for (int64_t m = 0; m < args.rows; ++m) {
-      const float y = dot({inputs.data() + static_cast<size_t>(m) * cols, cols}, w);
+      const double y = dot_double({inputs.data() + static_cast<size_t>(m) * cols, cols}, w);
       const int64_t at = m * args.y_stride + n;
       if (args.y != nullptr) {
-        args.y[at] = float_to_bf16(y);
+        args.y[at] = float_to_bf16(static_cast<float>(y));
+      } else if (args.y_f32 != nullptr) {
+        args.y_f32[at] = static_cast<float>(y);
       } else {
-        args.y_f32[at] = y;
+        args.y_f64[at] = y;
       }
     }
   }

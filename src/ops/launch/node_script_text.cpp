@@ -1,0 +1,346 @@
+#include "ops/launch/node_script_text.h"
+
+namespace spark::ops {
+
+// Set before: name, runtime, systemd, guard (program), guard_unit, arm_line, launch_line, run_folder, step
+// and the step's own variables.
+//
+// look NAME     seen=absent|stopped|running, id, code, oom, since, image_id, tag
+// guard_look    alive=1|0 and guard_text: the guard's status, of the living one or what an earlier one left
+const char* const kNodeScriptBody = R"sh(
+LC_ALL=C
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+export LC_ALL PATH
+sudo=
+[ "$(id -u)" = 0 ] || sudo='sudo -n'
+folder=/run/spark-launch
+[ "$(id -u)" = 0 ] || folder=${XDG_RUNTIME_DIR:-/tmp}/spark-launch
+
+say() { printf '%s=%s\n' "$1" "$2"; }
+fail() { printf '%s\n' "$*" >&2; exit 1; }
+last_line() { printf '%s\n' "$1" | sed -n '$p'; }
+
+look() {
+  seen=absent id= code= oom= since= image_id= tag=
+  case $runtime in
+  container)
+    if out=$(docker container inspect -f '{{.State.Status}} {{.Id}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.StartedAt}} {{.Image}} {{.Config.Image}}' "$1" 2>&1); then
+      read -r status id code oom since image_id tag <<SPARK_END
+$(last_line "$out")
+SPARK_END
+      case $status in running | paused | restarting | removing) seen=running ;; *) seen=stopped ;; esac
+    else
+      case $out in *[Nn]"o such container"*) ;; *) fail "docker does not answer: $(last_line "$out")" ;; esac
+    fi ;;
+  process)
+    pid=
+    [ ! -r "$folder/$1.pid" ] || read -r pid <"$folder/$1.pid"
+    if [ -n "$pid" ]; then
+      seen=stopped id=$pid
+      if grep -qs "SPARK_SERVICE=$folder/$1.mark" "/proc/$pid/environ"; then seen=running; fi
+    fi ;;
+  unit)
+    out=$(systemctl show -p LoadState -p ActiveState -p MainPID -p ExecMainStatus "$1.service") || fail "systemctl does not answer"
+    id=$(printf '%s\n' "$out" | sed -n 's/^MainPID=//p') code=$(printf '%s\n' "$out" | sed -n 's/^ExecMainStatus=//p')
+    case $out in
+    *ActiveState=active* | *ActiveState=activating* | *ActiveState=deactivating* | *ActiveState=reloading*) seen=running ;;
+    *LoadState=loaded*) seen=stopped ;;
+    esac ;;
+  esac
+}
+
+guard_command() {
+  command=$1
+  shift
+  $sudo "$guard" "$command" --service "$name" --run-folder "$run_folder" "$@"
+}
+guard_look() {
+  alive=0
+  if guard_text=$(guard_command status 2>/dev/null); then
+    alive=1
+  else
+    guard_text=$(cat "$run_folder/$name.status" 2>/dev/null)
+  fi
+}
+g() { printf '%s\n' "$guard_text" | sed -n "s/^$1=//p" | sed -n 1p; }
+
+end_guard() {
+  guard_look
+  [ "$alive" = 1 ] || return 0
+  if [ "$systemd" = 1 ]; then $sudo systemctl stop "$guard_unit.service"; else $sudo kill -TERM "$(g guard_pid)"; fi
+  tries=0
+  while guard_look; [ "$alive" = 1 ]; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 100 ] || fail "the guard does not end"
+    sleep 0.05
+  done
+}
+
+# A guard whose service has ended leaves by itself.
+guard_leaves() {
+  tries=0
+  while guard_look; [ "$alive" = 1 ] && [ "$(g state)" = watching ]; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 60 ] || break
+    sleep 0.05
+  done
+  end_guard
+}
+
+start_guard() {
+  if [ "$systemd" = 1 ]; then
+    $sudo systemctl reset-failed "$guard_unit.service" 2>/dev/null
+    out=$(eval "$arm_line" 2>&1) || fail "the guard exited before its first protected sample: $(last_line "$out")"
+    return
+  fi
+  $sudo mkdir -p /var/log/spark "$run_folder"
+  log=/var/log/spark/$guard_unit.log
+  [ ! -e "$log" ] || $sudo mv -f "$log" "$log.1"
+  # A guard that crashes is started again; one that decided to end (0, 1, 2) is not.
+  $sudo sh -c 'log=$1; shift; setsid sh -c '\''while :; do "$@"; code=$?; [ "$code" -gt 2 ] || exit "$code"; sleep 0.1; done'\'' guard-keeper "$@" </dev/null >>"$log" 2>&1 &' \
+    sh "$log" sh -c "exec $arm_line --run-folder '$run_folder' \"\$@\"" sh "$@"
+}
+
+prelaunch_guard() {
+  end_guard
+  $sudo rm -f "$run_folder/$name.status"
+  if [ "$runtime" = process ]; then start_guard --pid-file "$folder/$name.pid"; else start_guard; fi
+  tries=0
+  while guard_look; [ "$alive" = 0 ] || [ "$(g samples)" = 0 ]; do
+    case $(g state) in gave-up) fail "the guard exited before its first protected sample: $(g reason), available $(g available_kib) KiB, threshold $(g threshold_kib) KiB" ;; esac
+    tries=$((tries + 1))
+    [ "$tries" -lt 100 ] || fail "the guard gave no first sample within 5 s: $(tail -n 1 "/var/log/spark/$guard_unit.log" 2>/dev/null)"
+    sleep 0.05
+  done
+  [ "$(g state)" = waiting ] || fail "the guard is $(g state) instead of waiting"
+  [ "$(g threshold_kib)" = "$threshold_kib" ] || fail "the guard has the threshold $(g threshold_kib) KiB instead of $threshold_kib"
+}
+
+say_guard() { say guard "$(g phase) (threshold $(($(g threshold_kib) / 1048576)) GiB, interval $(g interval_ms) ms, available $(g available_kib) KiB)"; }
+
+# After a start: the service is watched, or it is ended.
+guarded_or_ended() {
+  tries=0
+  while :; do
+    guard_look
+    [ "$alive" = 0 ] || [ "$(g state)" != watching ] || return 0
+    look "$name"
+    [ "$seen" = running ] || fail "it ended at once (exit code $code)"
+    [ "$alive" = 1 ] && [ "$tries" -lt 200 ] || break
+    tries=$((tries + 1))
+    sleep 0.05
+  done
+  kill_service
+  fail "the guard does not watch it ($(g state) $(g reason)); it was killed"
+}
+
+kill_service() {
+  case $runtime in
+  container) docker kill --signal KILL "$name" >/dev/null 2>&1 ;;
+  process) kill -KILL "$id" 2>/dev/null ;;
+  unit) $sudo systemctl kill --signal=KILL "$name.service" ;;
+  esac
+}
+
+stop_service() {
+  case $runtime in
+  container) out=$(docker stop --time 60 "$name" 2>&1) || fail "docker stop: $(last_line "$out")" ;;
+  unit) $sudo systemctl stop "$name.service" || fail "systemctl stop $name.service failed" ;;
+  process)
+    kill -TERM "$id" 2>/dev/null
+    tries=0
+    while look "$name"; [ "$seen" = running ]; do
+      tries=$((tries + 1))
+      [ "$tries" -lt 1200 ] || kill -KILL "$id" 2>/dev/null
+      [ "$tries" -lt 1300 ] || fail "process $id does not end"
+      sleep 0.05
+    done ;;
+  esac
+  look "$name"
+  [ "$seen" != running ] || fail "it still runs after it was stopped"
+}
+
+forget_service() {
+  case $runtime in
+  container) out=$(docker rm --force "$name" 2>&1) || fail "docker rm: $(last_line "$out")" ;;
+  unit) $sudo systemctl stop "$name.service" 2>/dev/null; $sudo systemctl reset-failed "$name.service" 2>/dev/null ;;
+  process) kill -KILL "$id" 2>/dev/null; rm -f "$folder/$name.pid" ;;
+  esac
+  look "$name"
+  [ "$seen" != running ] || fail "it still runs after it was removed"
+}
+
+step_claim() {
+  file=$HOME/$claim_file
+  ( set -C; printf '%s\n' "$claim" >"$file" ) 2>/dev/null && return
+  old=$(cat "$file") || fail "$file cannot be written"
+  # One command at a time has the journal's lock, so a claim of the same journal is that of a dead command.
+  case $old in *"\"run\":\"$run\""* | *"$owner") ;; *)
+    [ "$take_over" = 1 ] || fail "the cluster is claimed by another machine: $old; when that command is dead: --take-over" ;;
+  esac
+  printf '%s\n' "$claim" >"$file.new" && mv -f "$file.new" "$file"
+}
+
+step_release() {
+  file=$HOME/$claim_file
+  grep -qsF "\"run\":\"$run\"" "$file" || return 0
+  rm -f "$file"
+}
+
+memory_returns() {
+  tries=0
+  before=0
+  while [ "$tries" -lt 60 ]; do
+    now=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo)
+    [ "$now" -lt "$threshold_kib" ] || [ $((now - before)) -gt 65536 ] || return 0
+    before=$now
+    tries=$((tries + 1))
+    sleep 0.5
+  done
+}
+
+step_retire() {
+  look "$name"
+  [ "$seen" != absent ] || return 0
+  say id "$id"
+  if [ "$seen" = running ]; then stop_service; fi
+  guard_leaves
+  case $runtime in
+  container) out=$(docker rename "$name" "$backup" 2>&1) || fail "docker rename: $(last_line "$out")" ;;
+  process) rm -f "$folder/$name.pid" ;;
+  esac
+  memory_returns
+}
+
+step_arm() {
+  look "$name"
+  [ "$seen" != running ] || fail "$name runs already"
+  prelaunch_guard
+  say_guard
+}
+
+step_launch() {
+  guard_look
+  [ "$alive" = 1 ] && [ "$(g state)" = waiting ] || fail "no armed guard: $(g state) $(g reason)"
+  look "$name"
+  case $runtime:$seen in
+  container:absent | process:absent | process:stopped | unit:absent | unit:stopped) ;;
+  *) fail "there is a $name already ($seen)" ;;
+  esac
+  case $runtime in
+  container) out=$(eval "$launch_line" 2>&1) || fail "docker run: $(last_line "$out")" ;;
+  unit) $sudo systemctl reset-failed "$name.service" 2>/dev/null; out=$(eval "$launch_line" 2>&1) || fail "systemd-run: $(last_line "$out")" ;;
+  process)
+    mkdir -p "$folder"
+    [ ! -e "$folder/$name.log" ] || mv -f "$folder/$name.log" "$folder/$name.log.1"
+    SPARK_SERVICE=$folder/$name.mark setsid sh -c 'echo $$ >"$0.new"; mv "$0.new" "$0"; exec "$@"' "$folder/$name.pid" sh -c "exec $launch_line" </dev/null >>"$folder/$name.log" 2>&1 &
+    tries=0
+    until [ -s "$folder/$name.pid" ] || [ "$tries" -ge 100 ]; do tries=$((tries + 1)); sleep 0.02; done ;;
+  esac
+  look "$name"
+  guarded_or_ended
+  say id "$id"
+}
+
+step_steady() {
+  guard_look
+  [ "$alive" = 1 ] && [ "$(g state)" = watching ] || fail "the guard is not there: $(g state) $(g reason)"
+  out=$(guard_command switch --threshold-gib "$steady_gib" --interval "$steady_interval" --phase steady 2>&1) || fail "$(last_line "$out")"
+  guard_look
+  [ "$(g phase)" = steady ] || fail "the guard did not switch"
+  say_guard
+}
+
+step_discard() {
+  [ "$runtime" = container ] || return 0
+  docker container inspect "$backup" >/dev/null 2>&1 || return 0
+  out=$(docker rm "$backup" 2>&1) || fail "$backup is kept: $(last_line "$out")"
+}
+
+step_remove() {
+  look "$name"
+  [ "$seen" != absent ] || return 0
+  if [ "$runtime" = container ]; then
+    if [ -n "$expected_id" ]; then
+      [ "$id" = "$expected_id" ] || { say kept "another container"; return 0; }
+    elif [ -n "$backup" ] && ! docker container inspect "$backup" >/dev/null 2>&1; then
+      say kept "the service that was there before"
+      return 0
+    fi
+  fi
+  forget_service
+}
+
+step_disarm() {
+  look "$name"
+  if [ "$seen" = running ]; then say kept "the guard of a running service"; return 0; fi
+  guard_leaves
+}
+
+step_restore() {
+  look "$name"
+  if [ "$runtime" = container ] && docker container inspect "$backup" >/dev/null 2>&1; then
+    [ "$seen" = absent ] || fail "both $name and $backup are there"
+    out=$(docker rename "$backup" "$name" 2>&1) || fail "docker rename: $(last_line "$out")"
+    look "$name"
+  fi
+  [ "$start" = 1 ] && [ "$seen" = stopped ] && [ "$runtime" = container ] || return 0
+  prelaunch_guard
+  out=$(docker start "$name" 2>&1) || fail "docker start: $(last_line "$out")"
+  guarded_or_ended
+}
+
+step_stop() {
+  look "$name"
+  say found "$seen"
+  if [ "$seen" = running ]; then stop_service; fi
+  guard_leaves
+  [ "$seen" != absent ] || return 0
+  if [ "$remove" = 1 ] || [ "$runtime" != container ]; then forget_service; fi
+}
+
+step_look() {
+  say available_kib "$(sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo)"
+  say total_kib "$(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo)"
+  say commit "$(git -C "$checkout" rev-parse HEAD 2>/dev/null)"
+  say origin "$(git -C "$checkout" remote get-url origin 2>/dev/null)"
+  git -C "$checkout" --no-optional-locks status --porcelain --untracked-files=all 2>/dev/null | sed -n '1,20{=;p;}' |
+    while read -r number && IFS= read -r line; do say "change.$number" "$line"; done
+  for file in "$HOME/$claim_file" "$HOME/spark-hold.json" "$HOME/spark3-hold.json"; do
+    [ ! -r "$file" ] || say "file.${file##*/}" "$(tr '\n' ' ' <"$file" | cut -c 1-600)"
+  done
+  guard_look
+  say guard_alive "$alive"
+  for key in state reason phase threshold_kib interval_ms available_kib minimum_kib pid means; do
+    say "guard.$key" "$(g "$key")"
+  done
+  [ "$systemd" = 0 ] || say guard_unit "$(systemctl is-active "$guard_unit.service" 2>/dev/null)"
+  look "$name"
+  for key in seen id code oom since image_id tag; do eval "say $key \"\$$key\""; done
+  if [ "$runtime" = container ]; then
+    say status "$(docker ps --all --filter "name=^/?$name\$" --format '{{.Status}}')"
+    say kept "$(docker ps --all --filter "name=^/?$name-pre-" --format '{{.Names}} ({{.State}})' | tr '\n' ' ')"
+  else
+    say status "$seen"
+  fi
+  exit 0
+}
+
+step_fetch() {
+  cd "$checkout" || fail "there is no checkout: $checkout"
+  out=$(git fetch --quiet --prune origin 2>&1) || fail "git fetch: $(last_line "$out")"
+  git cat-file -e "$revision^{commit}" 2>/dev/null || fail "the origin has no commit $revision"
+}
+
+step_checkout() {
+  cd "$checkout" || fail "there is no checkout: $checkout"
+  out=$(git checkout --quiet --detach "$revision" 2>&1) || fail "git checkout: $(last_line "$out")"
+  write_maps
+  seen=$(git rev-parse HEAD)
+  [ "$seen" = "$revision" ] || fail "the checkout is at $seen"
+}
+
+"step_$step"
+)sh";
+
+}  // namespace spark::ops

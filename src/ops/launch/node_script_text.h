@@ -1,0 +1,7 @@
+#pragma once
+
+namespace spark::ops {
+
+extern const char* const kNodeScriptBody;
+
+}  // namespace spark::ops
