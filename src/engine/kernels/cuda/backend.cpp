@@ -446,8 +446,9 @@ class Backend final : public CudaBackend {
       launch_expert_plan(main(), args, first, count, bank.experts, work, route ? &*route : nullptr);
       const uint16_t* shared_rows = shared + int64_t{first} * args.hidden;
       if (stream) {
-        // Few rows: the shared expert is done when the router is, and a join costs less here than behind.
-        if (count <= kDirectRows) join(shared_side_);
+        // Few rows: what runs beside is done when the router is, and a join costs less here than behind,
+        // where it would keep the next kernel from starting early.
+        if (count <= kDirectRows) join();
         launch_expert_stream(main(), args, first, count, bank, work);
         join(shared_side_);
         launch_expert_combine(main(), args, first, count, work, shared_rows);
