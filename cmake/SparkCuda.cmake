@@ -37,12 +37,22 @@ function(spark_cuda_room)
   find_package(CUDAToolkit REQUIRED)
   file(GLOB sources CONFIGURE_DEPENDS ${SPARK_CUDA_ROOT}/src/engine/kernels/cuda/*.cu
                                       ${SPARK_CUDA_ROOT}/src/engine/kernels/cuda/*.cpp)
+  # Kernels of one device only: compiled for that device only.
+  foreach(device sm90 sm121)
+    file(GLOB device_sources CONFIGURE_DEPENDS ${SPARK_CUDA_ROOT}/src/engine/kernels/cuda/${device}/*.cu)
+    add_library(spark_kernels_cuda_${device} OBJECT ${device_sources})
+    list(APPEND sources $<TARGET_OBJECTS:spark_kernels_cuda_${device}>)
+  endforeach()
+  set_target_properties(spark_kernels_cuda_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real)
+  set_target_properties(spark_kernels_cuda_sm121 PROPERTIES CUDA_ARCHITECTURES 121a-real)
   add_library(spark_kernels_cuda STATIC ${sources})
-  set_target_properties(spark_kernels_cuda PROPERTIES UNITY_BUILD OFF CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON)
-  target_include_directories(spark_kernels_cuda PUBLIC ${SPARK_CUDA_ROOT}/src)
   target_compile_definitions(spark_kernels_cuda PUBLIC SPARK_HAS_CUDA_BACKEND)
-  target_compile_options(spark_kernels_cuda PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false --expt-relaxed-constexpr -Xcompiler=-Wall>)
-  target_link_libraries(spark_kernels_cuda PUBLIC spark_flags Threads::Threads spark_kernels spark_kernels_cuda_plan
-                                           PRIVATE $<BUILD_INTERFACE:spark_warnings> CUDA::cudart_static)
+  foreach(room spark_kernels_cuda spark_kernels_cuda_sm90 spark_kernels_cuda_sm121)
+    set_target_properties(${room} PROPERTIES UNITY_BUILD OFF CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON)
+    target_include_directories(${room} PUBLIC ${SPARK_CUDA_ROOT}/src)
+    target_compile_options(${room} PRIVATE
+      $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false --expt-relaxed-constexpr -Xcompiler=-Wall>)
+    target_link_libraries(${room} PUBLIC spark_flags Threads::Threads spark_kernels spark_kernels_cuda_plan
+                                  PRIVATE $<BUILD_INTERFACE:spark_warnings> CUDA::cudart_static)
+  endforeach()
 endfunction()

@@ -24,6 +24,8 @@ namespace {
 
 std::atomic<bool> g_interrupted{false};
 
+constexpr size_t kMaxReportBytes = size_t{64} << 20;
+
 struct BenchFlags {
   std::string base_url;
   std::string model;
@@ -155,7 +157,7 @@ void measure(const BenchFlags& flags, Outcome& outcome) {
 
 void run(const BenchFlags& flags, Outcome& outcome) {
   if (!flags.report.empty()) {
-    print(parse_json(read_file(flags.report), flags.report), flags.report, flags.json);
+    print(parse_json(read_file(flags.report, kMaxReportBytes), flags.report), flags.report, flags.json);
     return;
   }
   if (flags.base_url.empty()) {

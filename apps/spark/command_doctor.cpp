@@ -18,6 +18,8 @@
 namespace spark::app {
 namespace {
 
+constexpr size_t kMaxLogBytes = size_t{64} << 20;  // a boot writes a few megabytes
+
 struct DoctorFlags {
   bool json = false;
   bool rules = false;
@@ -80,8 +82,7 @@ void run_live(const ops::Site& site, const ops::Repository& repository, ops::Fin
   }
   for (ops::Finding& finding : ops::diagnose_live(site, answers, options))
     findings.push_back(std::move(finding));
-  std::stable_sort(findings.begin(), findings.end(),
-                   [](const ops::Finding& a, const ops::Finding& b) { return a.severity < b.severity; });
+  ops::warnings_first(findings);
   const bool all_asked = flags.nodes.empty();
   print(findings, flags, all_asked ? "; live cluster matches" : "; the named nodes match");
   if (ops::any_unreachable(answers)) {
@@ -110,7 +111,8 @@ void run_boot_log(const DoctorFlags& flags, const SiteOptions& options, Outcome&
   const ops::BootLogPolicy policy = ops::read_boot_log_policy(
       parse_json(repository.read(flags.boot_log_policy), flags.boot_log_policy), faults);
   throw_if_any(faults, flags.boot_log_policy);
-  const ops::Findings findings = ops::judge_boot_log(policy, read_file(flags.boot_log), flags.boot_log);
+  const ops::Findings findings =
+      ops::judge_boot_log(policy, read_file(flags.boot_log, kMaxLogBytes), flags.boot_log);
   print(findings, flags, "; the boot log is clean");
   outcome.code = ops::has_error(findings) ? ExitCode::kFindings : ExitCode::kOk;
 }

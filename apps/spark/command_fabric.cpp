@@ -7,6 +7,7 @@
 
 #include "commands.h"
 #include "common/file.h"
+#include "common/new_folder.h"
 #include "ops/fabric/addresses.h"
 #include "ops/fabric/drawing.h"
 #include "ops/fabric/layout.h"
@@ -44,8 +45,14 @@ ops::NodeMap load_map(const SiteOptions& options) {
 }
 
 void write_new_file(const std::string& path, const std::string& text) {
-  if (std::filesystem::exists(path)) {
+  std::error_code ignored;  // a link counts, whatever it leads to: writing would replace it
+  if (std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) {
     throw Error("exists already", path, "nothing was written: choose another name, or remove it first");
+  }
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty() && !std::filesystem::is_directory(folder, ignored)) {
+    throw Error("has no folder " + folder.string() + " to stand in", path,
+                "run spark in the repository, or make it");
   }
   write_file_atomic(path, text);
   std::cerr << "wrote " << path << "\n";
@@ -107,16 +114,12 @@ void run_netplan(const FabricFlags& flags, const SiteOptions& options) {
     }
     return;
   }
-  if (std::filesystem::exists(flags.output)) {
-    throw Error("exists already", flags.output,
-                "nothing was written: choose another folder, or remove it first");
-  }
+  NewFolder folder(flags.output);
   for (const ops::NetplanFile& file : files) {
-    const std::string folder = flags.output + "/" + file.node;
-    std::filesystem::create_directories(folder);
-    write_file_atomic(folder + "/40-cx7.yaml", file.netplan, 0600);
-    write_file_atomic(folder + "/revert.sh", file.revert, 0755);
+    folder.write(file.node + "/40-cx7.yaml", file.netplan, 0600);
+    folder.write(file.node + "/revert.sh", file.revert, 0755);
   }
+  folder.commit();
   std::cout << ops::netplan_commands(map, flags.output);
 }
 

@@ -108,7 +108,7 @@ void add_ranks(CLI::App& model) {
   command->add_option("CONFIG", *path, "A config.json")->required();
   command->callback([path] {
     std::cout << model::rank_tables_markdown(
-        model::read_model_config(parse_json(read_file(*path), *path), *path));
+        model::read_model_config(parse_json(read_file(*path, size_t{16} << 20), *path), *path));
   });
 }
 

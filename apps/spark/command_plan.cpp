@@ -26,7 +26,8 @@ model::ModelConfig load_model(const PlanFlags& flags, const ops::Repository& rep
   if (flags.model.empty()) {
     return model::read_model_config(parse_json(repository.read(kDefaultModel), kDefaultModel), kDefaultModel);
   }
-  const bool folder = std::filesystem::is_directory(flags.model);
+  std::error_code ignored;  // reading says what is wrong with it
+  const bool folder = std::filesystem::is_directory(flags.model, ignored);
   const std::string path = folder ? flags.model + "/config.json" : flags.model;
   return model::read_model_config(parse_json(read_file(path, size_t{16} << 20), path), path);
 }

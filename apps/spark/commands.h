@@ -53,5 +53,6 @@ void add_probe_command(CLI::App& app, Outcome& outcome, const SiteOptions& optio
 void add_render_command(CLI::App& app, const SiteOptions& options);
 void add_status_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);
 void add_tuning_commands(CLI::App& app, const SiteOptions& options);
+void add_watch_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);
 
 }  // namespace spark::app

@@ -50,6 +50,7 @@ int run(int argc, char** argv) {
   add_render_command(app, site);
   add_status_command(app, outcome, site);
   add_tuning_commands(app, site);
+  add_watch_command(app, outcome, site);
   add_completion_commands(app);
   if (const std::string complaint = misspelt_command(app, argc, argv); !complaint.empty()) {
     std::cerr << complaint << "\nRun with --help for more information.\n";

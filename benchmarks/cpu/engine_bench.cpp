@@ -6,20 +6,26 @@
 // Greedy answers without drafts, the whole of them decoding together. "Scheduler" is everything between the
 // end of one model step and the beginning of the next on the engine's thread: choosing tokens, planning,
 // bookkeeping, handing outputs over; by the clock, and in CPU time of that thread, which other work on the
-// machine does not add to. Rounds alternate between the numbers of streams; the best counts.
+// machine does not add to. Rounds alternate between the numbers of streams. Times are medians of the rounds;
+// a ratio compares with the first number of streams in the same round: median (lowest - highest). The fastest
+// step of all rounds is what the machine does when nothing else runs.
 #include <algorithm>
 #include <condition_variable>
-#include <cstdio>
 #include <ctime>
+#include <iostream>
 #include <mutex>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "../../apps/run_program.h"
 #include "common/clock.h"
 #include "common/error.h"
 #include "common/log.h"
+#include "common/table.h"
+#include "common/units.h"
 #include "engine/forward/load_model.h"
+#include "engine/forward/wrapped_model.h"
 #include "engine/schedule/engine.h"
 #include "text/tokenizer.h"
 
@@ -33,23 +39,9 @@ double thread_cpu_s() {
 }
 
 // The model, with the time noted that its thread spends elsewhere between two full steps.
-class TimedModel : public StepModel {
+class TimedModel : public WrappedModel {
  public:
-  TimedModel(StepModel& inner, int32_t full) : inner_(inner), full_(full) {}
-  int32_t vocab_size() const override { return inner_.vocab_size(); }
-  int32_t max_sequences() const override { return inner_.max_sequences(); }
-  int32_t max_context() const override { return inner_.max_context(); }
-  int32_t max_step_rows() const override { return inner_.max_step_rows(); }
-  int32_t max_rollback() const override { return inner_.max_rollback(); }
-  int32_t decoder_window() const override { return inner_.decoder_window(); }
-  void open_sequence(int32_t slot) override { inner_.open_sequence(slot); }
-  void close_sequence(int32_t slot) override { inner_.close_sequence(slot); }
-  int32_t start_sequence(int32_t slot, const SequenceStart& start) override {
-    return inner_.start_sequence(slot, start);
-  }
-  bool has_room(std::span<const SequenceLength> lengths) const override { return inner_.has_room(lengths); }
-  int32_t longest_sequence() const override { return inner_.longest_sequence(); }
-  CacheOccupancy cache_occupancy() const override { return inner_.cache_occupancy(); }
+  TimedModel(StepModel& inner, int32_t full) : WrappedModel(inner), full_(full) {}
 
   std::span<const float> run(std::span<const StepRow> rows) override {
     const bool full = static_cast<int32_t>(rows.size()) == full_;
@@ -60,7 +52,10 @@ class TimedModel : public StepModel {
     const double begin_s = monotonic_s();
     const auto logits = inner_.run(rows);
     wall_end_s_ = monotonic_s();
-    model_s_ += full && last_was_full_ ? wall_end_s_ - begin_s : 0;
+    if (full && last_was_full_) {
+      model_s_ += wall_end_s_ - begin_s;
+      fastest_s_ = std::min(fastest_s_, wall_end_s_ - begin_s);
+    }
     cpu_end_s_ = thread_cpu_s();
     last_was_full_ = full;
     return logits;
@@ -77,18 +72,39 @@ class TimedModel : public StepModel {
   double mean_model_us() const {
     return model_s_ * 1e6 / static_cast<double>(std::max<size_t>(1, wall_s_.size()));
   }
+  double fastest_model_us() const { return fastest_s_ * 1e6; }
 
  private:
-  StepModel& inner_;
   int32_t full_;
   bool last_was_full_ = false;
-  double wall_end_s_ = 0, cpu_end_s_ = 0, cpu_s_ = 0, model_s_ = 0;
+  double wall_end_s_ = 0, cpu_end_s_ = 0, cpu_s_ = 0, model_s_ = 0, fastest_s_ = 1e9;
   std::vector<double> wall_s_;
 };
 
 struct Result {
-  double tokens_per_s = 0, tokens_per_cpu_s = 0, wall_us = 1e9, cpu_us = 1e9, model_us = 1e9;
+  double tokens_per_s = 0, tokens_per_cpu_s = 0, wall_us = 0, cpu_us = 0, model_us = 0, fastest_us = 0;
 };
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// One column of the rounds.
+std::vector<double> column(const std::vector<Result>& rounds, double Result::*field) {
+  std::vector<double> values;
+  for (const Result& round : rounds) values.push_back(round.*field);
+  return values;
+}
+
+std::string ratio_text(const std::vector<Result>& rounds, const std::vector<Result>& base,
+                       double Result::*field) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < rounds.size(); ++i) ratios.push_back(rounds[i].*field / (base[i].*field));
+  const auto [low, high] = std::minmax_element(ratios.begin(), ratios.end());
+  return format_fixed(median(ratios), 2) + " (" + format_fixed(*low, 2) + " - " + format_fixed(*high, 2) +
+         ")";
+}
 
 Result measure(StepModel& model, const text::Tokenizer& tokenizer, int streams, int tokens) {
   TimedModel timed(model, streams);
@@ -115,7 +131,8 @@ Result measure(StepModel& model, const text::Tokenizer& tokenizer, int streams, 
   const double seconds = monotonic_s() - begin_s;
   const double cpu_s = static_cast<double>(std::clock() - cpu_begin) / CLOCKS_PER_SEC;
   const double all = static_cast<double>(streams) * tokens;
-  return {all / seconds, all / cpu_s, timed.median_wall_us(), timed.mean_cpu_us(), timed.mean_model_us()};
+  return {all / seconds,       all / cpu_s,           timed.median_wall_us(),
+          timed.mean_cpu_us(), timed.mean_model_us(), timed.fastest_model_us()};
 }
 
 std::vector<int> numbers(const std::string& list) {
@@ -125,7 +142,7 @@ std::vector<int> numbers(const std::string& list) {
   return out;
 }
 
-void run(int argc, char** argv) {
+int run(int argc, char** argv) {
   std::string checkpoint;
   std::vector<int> streams = {1, 16};
   int tokens = 128, threads = 0, rounds = 5;
@@ -149,7 +166,8 @@ void run(int argc, char** argv) {
       throw Error("there is no flag " + word, "engine_bench");
     }
   }
-  if (checkpoint.empty() || streams.empty()) throw Error("name a checkpoint folder", "engine_bench");
+  if (checkpoint.empty() || streams.empty() || rounds < 1)
+    throw Error("name a checkpoint folder, some streams and a round at least", "engine_bench");
   set_log_level(LogLevel::kWarning);
   const auto model = load_model(
       {.folder = checkpoint,
@@ -157,35 +175,39 @@ void run(int argc, char** argv) {
        .threads = threads,
        .limits = {.max_sequences = *std::max_element(streams.begin(), streams.end()), .max_context = 1024}});
   const text::Tokenizer tokenizer = text::Tokenizer::from_file(checkpoint + "/tokenizer.json");
-  std::vector<Result> best(streams.size());
+  std::vector<std::vector<Result>> results(streams.size());
   for (int round = 0; round < rounds; ++round) {
-    for (size_t i = 0; i < streams.size(); ++i) {
-      const Result r = measure(*model, tokenizer, streams[i], tokens);
-      best[i].tokens_per_s = std::max(best[i].tokens_per_s, r.tokens_per_s);
-      best[i].tokens_per_cpu_s = std::max(best[i].tokens_per_cpu_s, r.tokens_per_cpu_s);
-      best[i].wall_us = std::min(best[i].wall_us, r.wall_us);
-      best[i].cpu_us = std::min(best[i].cpu_us, r.cpu_us);
-      best[i].model_us = std::min(best[i].model_us, r.model_us);
-    }
+    for (size_t i = 0; i < streams.size(); ++i)
+      results[i].push_back(measure(*model, tokenizer, streams[i], tokens));
   }
-  std::printf("%8s %10s %7s %13s %14s %13s %12s\n", "streams", "tokens/s", "ratio", "tokens/cpu-s",
-              "scheduler us", "(thread cpu)", "model us");
+  Table table({{"streams", Align::kRight},
+               {"tokens/s", Align::kRight},
+               {"ratio", Align::kRight},
+               {"tokens/cpu-s", Align::kRight},
+               {"ratio", Align::kRight},
+               {"scheduler us", Align::kRight},
+               {"its cpu us", Align::kRight},
+               {"model us", Align::kRight},
+               {"fastest step us", Align::kRight}});
   for (size_t i = 0; i < streams.size(); ++i) {
-    std::printf("%8d %10.1f %7.2f %13.1f %14.1f %13.1f %12.1f\n", streams[i], best[i].tokens_per_s,
-                best[i].tokens_per_s / best[0].tokens_per_s, best[i].tokens_per_cpu_s, best[i].wall_us,
-                best[i].cpu_us, best[i].model_us);
+    const std::vector<double> fastest = column(results[i], &Result::fastest_us);
+    const double fastest_us = *std::min_element(fastest.begin(), fastest.end());
+    const auto number = [&](double Result::*field, int digits) {
+      return format_fixed(median(column(results[i], field)), digits);
+    };
+    table.add({std::to_string(streams[i]), number(&Result::tokens_per_s, 0),
+               ratio_text(results[i], results[0], &Result::tokens_per_s),
+               number(&Result::tokens_per_cpu_s, 0),
+               ratio_text(results[i], results[0], &Result::tokens_per_cpu_s), number(&Result::wall_us, 1),
+               number(&Result::cpu_us, 1), number(&Result::model_us, 0), format_fixed(fastest_us, 0)});
   }
+  std::cout << table.text();
+  return 0;
 }
 
 }  // namespace
 }  // namespace spark::engine
 
 int main(int argc, char** argv) {
-  try {
-    spark::engine::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
-  return 0;
+  return spark::app::run_program([&] { return spark::engine::run(argc, argv); }, 1);
 }

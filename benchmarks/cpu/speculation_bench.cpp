@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "../../apps/run_program.h"
 #include "common/error.h"
 #include "common/log.h"
 #include "engine/forward/load_model.h"
@@ -194,11 +195,9 @@ void run(const Flags& flags) {
 }  // namespace spark::engine
 
 int main(int argc, char** argv) {
-  try {
+  const auto body = [&] {
     spark::engine::run(spark::engine::parse(argc, argv));
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
-  return 0;
+    return 0;
+  };
+  return spark::app::run_program(body, 1);
 }

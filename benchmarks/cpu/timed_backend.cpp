@@ -130,6 +130,12 @@ class TimedBackend final : public Backend {
   void draft(const DraftArgs& a) override {
     timed("draft", bytes_of(*a.head), [&] { inner_->draft(a); });
   }
+  void select(const SelectArgs& a) override {
+    timed("select", 0, [&] { inner_->select(a); });
+  }
+  void verify_drafts(const VerifyArgs& a) override {
+    timed("verify drafts", 0, [&] { inner_->verify_drafts(a); });
+  }
 
  private:
   template <typename F>

@@ -83,6 +83,12 @@ class SkippingBackend final : public engine::Backend {
   void draft(const engine::DraftArgs& a) override {
     if (on("draft head")) inner_.draft(a);
   }
+  void select(const engine::SelectArgs& a) override {
+    if (on("select")) inner_.select(a);
+  }
+  void verify_drafts(const engine::VerifyArgs& a) override {
+    if (on("select")) inner_.verify_drafts(a);
+  }
 
  private:
   bool on(const char* kind) const { return skipped_.count(kind) == 0; }

@@ -151,7 +151,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& arguments, const Chil
 
 ChildProcess::~ChildProcess() {
   if (pid_ < 0) return;
-  signal_group(SIGKILL);
+  if (!ended_ || !spared_) signal_group(SIGKILL);
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }

@@ -55,6 +55,8 @@ class ChildProcess {
   bool ended();                                 // whether it has ended (its streams may still hold bytes)
   int exit_code() const { return exit_code_; }  // after ended(): 128 + signal number when a signal ended it
   void signal_group(int signal) const;
+  // After ended(): what is left of its group is not killed by the destructor.
+  void spare_group() { spared_ = true; }
   pid_t pid() const { return pid_; }
 
  private:
@@ -62,6 +64,7 @@ class ChildProcess {
 
   pid_t pid_ = -1;
   bool ended_ = false;
+  bool spared_ = false;
   int exit_code_ = 0;
   Descriptor input_;
   Descriptor output_;

@@ -21,6 +21,10 @@ namespace {
   throw Error(std::string(doing) + ": " + std::strerror(errno), path);
 }
 
+[[noreturn]] void refuse_size(const std::string& path, size_t max_bytes) {
+  throw Error("is larger than " + std::to_string(max_bytes) + " bytes", path);
+}
+
 size_t regular_size(int fd, const std::string& path) {
   struct stat info {};
   if (::fstat(fd, &info) != 0) fail(path, "cannot be examined");
@@ -53,7 +57,9 @@ std::string read_file(const std::string& path, size_t max_bytes) {
   const Descriptor fd(::open(path.c_str(), kOpenFlags));
   if (fd.get() < 0) fail(path, "cannot be opened");
   std::string content;
-  content.reserve(std::min(regular_size(fd.get(), path), max_bytes));
+  const size_t size = regular_size(fd.get(), path);
+  if (size > max_bytes) refuse_size(path, max_bytes);  // before memory is taken for it
+  content.reserve(size);
   char buffer[1 << 16];
   for (;;) {
     const ssize_t count = ::read(fd.get(), buffer, sizeof buffer);
@@ -65,8 +71,7 @@ std::string read_file(const std::string& path, size_t max_bytes) {
     if (count < 0) fail(path, "cannot be read");
     if (count == 0) return content;
     content.append(buffer, static_cast<size_t>(count));
-    if (content.size() > max_bytes)
-      throw Error("is larger than " + std::to_string(max_bytes) + " bytes", path);
+    if (content.size() > max_bytes) refuse_size(path, max_bytes);
   }
 }
 

@@ -7,46 +7,80 @@
 namespace spark {
 namespace {
 
-// Rejects what nlohmann's parser accepts but a strict reader must not: repeated keys and unbounded nesting.
-class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
-  using Base = nlohmann::detail::json_sax_dom_parser<Json>;
-
+// Builds the value, and rejects what nlohmann's own builder accepts but a strict reader must not: repeated
+// keys and unbounded nesting. That one also looks for every key among those before it, so that an object of
+// 60,000 members took a minute; here a set of the names does it.
+class StrictBuilder {
  public:
-  StrictBuilder(Json& result, const JsonLimits& limits) : Base(result, true), limits_(limits) {}
+  StrictBuilder(Json& result, const JsonLimits& limits) : result_(result), limits_(limits) {}
 
-  bool start_object(std::size_t n) {
-    keys_.emplace_back();
-    return deeper() && Base::start_object(n);
+  bool null() { return put(nullptr) != nullptr; }
+  bool boolean(bool value) { return put(value) != nullptr; }
+  bool number_integer(int64_t value) { return put(value) != nullptr; }
+  bool number_unsigned(uint64_t value) { return put(value) != nullptr; }
+  bool number_float(double value, const std::string&) { return put(value) != nullptr; }
+  bool string(std::string& value) { return put(std::move(value)) != nullptr; }
+  bool binary(Json::binary_t& value) { return put(std::move(value)) != nullptr; }
+
+  bool start_object(size_t) {
+    open(Json::object());
+    names_.emplace_back();
+    return true;
   }
   bool end_object() {
-    keys_.pop_back();
-    --depth_;
-    return Base::end_object();
+    names_.pop_back();
+    open_.pop_back();
+    return true;
   }
-  bool start_array(std::size_t n) { return deeper() && Base::start_array(n); }
+  bool start_array(size_t) {
+    open(Json::array());
+    return true;
+  }
   bool end_array() {
-    --depth_;
-    return Base::end_array();
+    open_.pop_back();
+    return true;
   }
   bool key(std::string& name) {
-    if (!keys_.back().insert(name).second) throw Error("key \"" + name + "\" stands twice in one object");
-    if (keys_.back().size() > limits_.max_members) {
+    if (!names_.back().insert(name).second) throw Error("key \"" + name + "\" stands twice in one object");
+    if (names_.back().size() > limits_.max_members) {
       throw Error("has an object of more than " + std::to_string(limits_.max_members) + " members");
     }
-    return Base::key(name);
+    auto& object = open_.back()->get_ref<Json::object_t&>();
+    object.emplace_back(name, Json());
+    place_ = &object.back().second;
+    return true;
+  }
+  template <typename Exception>
+  bool parse_error(size_t, const std::string&, const Exception& exception) {
+    throw exception;
   }
 
  private:
-  bool deeper() {
-    if (++depth_ > limits_.max_depth) {
+  Json* put(Json value) {
+    if (open_.empty()) {
+      result_ = std::move(value);
+      return &result_;
+    }
+    if (!open_.back()->is_array()) {
+      *place_ = std::move(value);
+      return place_;
+    }
+    auto& array = open_.back()->get_ref<Json::array_t&>();
+    array.push_back(std::move(value));
+    return &array.back();
+  }
+  void open(Json container) {
+    if (open_.size() == limits_.max_depth) {
       throw Error("nested deeper than " + std::to_string(limits_.max_depth) + " levels");
     }
-    return true;
+    open_.push_back(put(std::move(container)));
   }
 
+  Json& result_;
   JsonLimits limits_;
-  size_t depth_ = 0;
-  std::vector<std::set<std::string>> keys_;
+  std::vector<Json*> open_;                   // arrays and objects around the next value
+  std::vector<std::set<std::string>> names_;  // of the objects among them
+  Json* place_ = nullptr;                     // of the value after a key
 };
 
 std::string line_and_column(std::string_view text, size_t byte) {
@@ -124,6 +158,8 @@ Json parse_json(std::string_view text, const std::string& source, const JsonLimi
 }
 
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates) {
+  constexpr size_t kLongestTypo = 200;
+  if (word.size() > kLongestTypo) return {};
   std::optional<std::string> best;
   // A transposition costs two edits; a wholly different short word must not be suggested.
   size_t best_distance = std::min(std::max<size_t>(2, word.size() / 3) + 1, word.size());

@@ -29,8 +29,8 @@ using Faults = std::vector<Fault>;
 struct JsonLimits {
   size_t max_depth = 64;
   size_t max_bytes = size_t{64} << 20;
-  // Of one object. Building an order-preserving object takes time quadratic in its members, so whoever parses
-  // what strangers send sets this.
+  // Of one object. Members keep their order and finding one looks at all of them, so whoever parses what
+  // strangers send sets this.
   size_t max_members = std::numeric_limits<size_t>::max();
 };
 

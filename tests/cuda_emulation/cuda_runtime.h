@@ -136,7 +136,7 @@ inline cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
   return *free_bytes = *total = 0, cudaSuccess;
 }
 
-// An H200 by the numbers that plans depend on.
+// Device 0 is an H200 by the numbers that plans depend on, device 1 a GB10.
 struct cudaDeviceProp {
   char name[256] = "emulated SM90";
   int major = 9, minor = 0, multiProcessorCount = 132;
@@ -145,13 +145,21 @@ struct cudaDeviceProp {
   int integrated = 0;
 };
 inline cudaError_t cudaGetDeviceCount(int* n) {
-  return *n = 1, cudaSuccess;
+  return *n = 2, cudaSuccess;
 }
 inline cudaError_t cudaSetDevice(int) {
   return cudaSuccess;
 }
-inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
-  return *p = {}, cudaSuccess;
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
+  *p = {};
+  if (device == 1) {
+    std::strcpy(p->name, "emulated SM121");
+    p->major = 12;
+    p->minor = 1;
+    p->multiProcessorCount = 48;
+    p->sharedMemPerBlockOptin = 99 * 1024;
+  }
+  return cudaSuccess;
 }
 
 #include "emulator.h"

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda_runtime.h"
+#include "launch_count.h"
 
 namespace spark::emulation {
 namespace {
@@ -68,6 +69,7 @@ struct Machine {
   jmp_buf scheduler = {};
   Fiber* current = nullptr;
   bool progressed = false;
+  uint64_t kernels = 0;
 };
 
 Machine& machine() {
@@ -228,8 +230,13 @@ const uint8_t* meet_warp(const void* deposit, size_t bytes) {
   return deposits;
 }
 
+uint64_t kernels_run() {
+  return machine().kernels;
+}
+
 void run_kernel(const LaunchShape& shape, const std::function<void()>& body) {
   Machine& m = machine();
+  ++m.kernels;
   if (m.current != nullptr) fail("a kernel launched from a kernel");
   if (shape.grid.x % shape.cluster != 0) fail("the grid is no multiple of the cluster");
   m.shape = shape;

@@ -1,7 +1,9 @@
 // The functions of engine/kernels/cuda/instructions.cuh for the emulator.
 #pragma once
 
+#include "cuda_emulation/block_scaled_mma.h"
 #include "cuda_runtime.h"
+#include "engine/kernels/cuda/plan/block_scaled.h"
 #include "engine/numeric/bf16.h"
 #include "engine/numeric/e4m3.h"
 
@@ -85,6 +87,28 @@ inline void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint3
                      uint32_t b1) {
   emulated_mma(d, {{d[0], d[1], d[2], d[3]}, {a0, a1, a2, a3}, {b0, b1}},
                [](uint32_t bits) { return engine::bf16_to_float(static_cast<uint16_t>(bits)); });
+}
+
+// The block-scaled products of SM121: this lane's part of the model in block_scaled_mma.h.
+template <int kByteA, int kByteB>
+void emulated_block_scaled(float (&d)[4], emulation::Element a, const emulation::BlockScaledLane& mine) {
+  const uint8_t* all = emulation::meet_warp(&mine, sizeof mine);
+  emulation::BlockScaledLane lanes[32];
+  for (unsigned i = 0; i < 32; ++i) lanes[i] = emulation::lane_value<emulation::BlockScaledLane>(all, i);
+  emulation::block_scaled_lane(lanes, a, emulation::Element::kE4m3, {kByteA, 0}, {kByteB, 0},
+                               emulation::lane(), d);
+}
+template <int kByteA, int kByteB>
+void mma_block_scaled_e4m3(float (&d)[4], const BlockScaledOperand& a, const uint2& b, uint32_t scale_a,
+                           uint32_t scale_b) {
+  emulated_block_scaled<kByteA, kByteB>(d, emulation::Element::kE4m3,
+                                        {{}, {a.a[0], a.a[1], a.a[2], a.a[3]}, {b.x, b.y}, scale_a, scale_b});
+}
+template <int kByteA, int kByteB>
+void mma_block_scaled_e2m1(float (&d)[4], const BlockScaledOperand& a, const uint2& b, uint32_t scale_a,
+                           uint32_t scale_b) {
+  emulated_block_scaled<kByteA, kByteB>(d, emulation::Element::kE2m1,
+                                        {{}, {a.a[0], a.a[1], a.a[2], a.a[3]}, {b.x, b.y}, scale_a, scale_b});
 }
 
 // Lanes 8i .. 8i+7 give the rows of 8x8 matrix i; register i of lane 4g + t gets elements 2t, 2t+1 of its row

@@ -28,6 +28,13 @@ grep -q 'configuration OK' out.txt || { cat out.txt err.txt; fail "the doctor is
 grep -q 'It fits.' out.txt || fail "the plan does not fit"
 grep -q '</svg>' cables.svg || fail "no picture"
 
+# In a folder of another kind.
+mkdir elsewhere
+if (cd elsewhere && "$spark" doctor >../err.txt 2>&1); then fail "an empty folder is a repository"; fi
+grep -q 'run spark in the repository' err.txt || fail "an empty folder: no hint"
+if (cd elsewhere && "$spark" fabric plan a=192.0.2.1 b=192.0.2.2 c=192.0.2.3 --output config/nodes.json 2>../err.txt); then fail "wrote nowhere"; fi
+grep -q 'has no folder config to stand in' err.txt || fail "a missing folder: no reason"
+
 # What the guide says about mistakes.
 if "$spark" fabric plan a=192.0.2.1 b=192.0.2.2 2>err.txt; then fail "two machines were accepted"; fi
 grep -q 'two machines are refused' err.txt || fail "two machines: no reason"

@@ -3,48 +3,10 @@
 # Usage: lab.sh SPARK ENGINE SOURCE_DIR
 # Needs root; exits with 77 (skipped) without.
 set -eu
-spark=$1
-engine=$2
-source=$3
-skip() {
-  echo "lab: skipped: $1"
-  exit 77
-}
-[ "$(id -u)" -eq 0 ] || skip "a lab needs root"
-[ -x /usr/sbin/sshd ] || skip "no openssh-server"
-command -v ip >/dev/null || skip "no iproute2"
-unshare --net --mount --pid --fork true 2>/dev/null || skip "this machine allows no namespaces"
+test=lab spark=$1 engine=$2 source=$3
+. "${0%/*}/lab_setup.sh"
 
-work=$(mktemp -d /tmp/spark-lab-e2e-XXXXXX)
-lab=$work/lab
-cleanup() {
-  status=$?
-  trap - EXIT INT TERM
-  "$spark" lab down --dir "$lab" >/dev/null 2>&1 || true
-  rm -rf "$work"
-  exit "$status"
-}
-trap cleanup EXIT
-trap 'exit 130' INT TERM
-
-fail() {
-  echo "lab: $1" >&2
-  exit 1
-}
-up() {
-  "$spark" --repository "$source" lab up --dir "$lab" --engine "$engine" "$@" >"$work/out" 2>"$work/err" ||
-    { cat "$work/err" >&2; fail "up failed"; }
-}
-on() {
-  node=$1
-  shift
-  ssh -F "$lab/ssh_config" -o BatchMode=yes "$node" "$@"
-}
-in_node() {
-  node=$1
-  shift
-  "$spark" lab shell --dir "$lab" "$node" -- "$@"
-}
+up() { lab_up --engine "$engine" "$@"; }
 reaches() { in_node "$1" ping -q -c 1 -W 1 -M do -s "${3:-8972}" "$2" >/dev/null 2>&1; }
 outside() { # what this machine shows of a lab
   ip -o link | sed 's/: <.*//' | sort
@@ -71,12 +33,12 @@ if command -v ping >/dev/null; then
 else
   pinged=
 fi
-"$spark" --repository "$lab/site" --cluster-config config/lab.json doctor >"$work/doctor" || { cat "$work/doctor" >&2; fail "the lab's site has findings"; }
-"$spark" --repository "$lab/site" --cluster-config config/lab.json render node2 >/dev/null || fail "no launch"
+at_site doctor >"$work/doctor" || { cat "$work/doctor" >&2; fail "the lab's site has findings"; }
+at_site render node2 >/dev/null || fail "no launch"
 [ "$(on node2 'git -C projects/spark-deploy status --porcelain')" = "" ] || fail "the checkout is not clean"
 
 # Containers, where there is an engine.
-if grep -q 'nodes, docker' "$work/out"; then
+if has_docker; then
   ids=$(for n in 1 2 3; do on "node$n" 'docker image inspect -f {{.Id}} spark-engine:lab'; done | sort -u)
   [ "$(echo "$ids" | wc -l)" -eq 1 ] || fail "the image differs between nodes: $ids"
   on node1 'docker run --rm --network=host spark-engine:lab --version' | grep -q '^spark-engine' || fail "the image does not run"
@@ -84,7 +46,7 @@ if grep -q 'nodes, docker' "$work/out"; then
   if "$engine" --help | grep -q -- --node-rank; then
     "$spark" model synth --preset tiny --seed 1 --out "$lab/shared/checkpoint" >/dev/null 2>&1 || fail "no checkpoint"
     for n in 2 3 1; do
-      words=$("$spark" --repository "$lab/site" --cluster-config config/lab.json render "node$n" | sed 's/.*spark-engine:lab //')
+      words=$(at_site render "node$n" | sed 's/.*spark-engine:lab //')
       on "node$n" "docker run -d --name rank --network=host -e UCX_NET_DEVICES=enP7s7 \
         -v /srv/spark-lab/checkpoint:/srv/spark-lab/checkpoint:ro spark-engine:lab $words >/dev/null" || fail "rank on node$n"
     done
@@ -117,7 +79,7 @@ if grep -q 'nodes, docker' "$work/out"; then
   "$spark" lab heal --dir "$lab" docker >/dev/null
   on node3 'docker ps' >/dev/null || fail "Docker did not come back"
 else
-  echo "lab: no container engine here: $(sed -n 's/^The lab runs: //p' "$work/out")"
+  echo "lab: no container engine here: $(sed -n 's/^The lab runs: //p' "$work/up")"
 fi
 
 # Faults do what they say, and healing undoes it.

@@ -380,7 +380,8 @@ class LossyCommunicator final : public WrappedCommunicator {
  public:
   using WrappedCommunicator::WrappedCommunicator;
   void sum_partials(const PartialSums& args) override {
-    const std::vector<double> nothing(static_cast<size_t>(args.rows) * static_cast<size_t>(args.cols), 0.0);
+    const auto count = static_cast<size_t>(args.rows) * static_cast<size_t>(args.terms);
+    const std::vector<double> nothing(count * static_cast<size_t>(args.cols), 0.0);
     PartialSums sums = args;
     if (rank() == 1 && sums_++ % 18 == 7) sums.x = nothing.data();
     inner_.sum_partials(sums);

@@ -140,6 +140,19 @@ void add_attention_cases(std::vector<KernelCase>& cases) {
                            .order = WindowOrder::kRingSlot,
                            .draft_block = true});
   add("ring order", {.order = WindowOrder::kRingSlot});
+  add_random_cases(cases, "sparse_attention", [](Random& random) {
+    AttentionShape s;
+    s.heads = 1 + random.below(12);
+    s.width = random_multiple(random, 32, 128);
+    s.pairs = random_multiple(random, 4, s.width / 2);
+    s.window = random_multiple(random, 16, 64);
+    s.draft_block = random.below(3) == 0;
+    s.max_selected = s.draft_block || random.below(4) == 0 ? 0 : 1 + random.below(60);
+    s.ratio = 1 + random.below(2);
+    s.order = s.draft_block || random.below(2) == 0 ? WindowOrder::kRingSlot : WindowOrder::kOldestFirst;
+    s.q_sigma = random.below(3) == 0 ? 20 : 1;
+    return attention_problem(s);
+  });
 }
 
 }  // namespace spark::engine::cases

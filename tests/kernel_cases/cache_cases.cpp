@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernel_cases/cache_layout.h"
 #include "kernel_cases/cases.h"
 #include "kernel_cases/random.h"
@@ -159,6 +161,29 @@ void add_cache_cases(std::vector<KernelCase>& cases) {
   cases.push_back({"entry_write/tiny ratio 2", [] { return entry_problem(2, 64, 64, 8); }});
   cases.push_back({"entry_write/tiny ratio 1", [] { return entry_problem(1, 64, 64, 8); }});
   cases.push_back({"entry_write/real", [] { return entry_problem(2, 512, 128, 32); }});
+  // Half of a record's pairs or fewer are rotated.
+  const auto random_pairs = [](Random& random, int32_t width) {
+    return random_multiple(random, 4, width / 2);
+  };
+  add_random_cases(cases, "rope_angles", [](Random& random) {
+    return angles_problem(random.below(2), random_multiple(random, 4, 32));
+  });
+  add_random_cases(cases, "rope", [random_pairs](Random& random) {
+    const int32_t rows = random_rows(random), heads = 1 + random.below(6);
+    const int32_t width = random_multiple(random, 32, 128);
+    return rope_problem(rows, heads, width, random_pairs(random, width), random.below(2) == 0);
+  });
+  add_random_cases(cases, "window_write", [random_pairs](Random& random) {
+    const int32_t width = random_multiple(random, 32, 256);
+    return window_problem(width, random_pairs(random, width), random.below(2) == 0);
+  });
+  add_random_cases(cases, "pool_pairs",
+                   [](Random& random) { return pool_problem(random_multiple(random, 32, 256), 8); });
+  add_random_cases(cases, "entry_write", [](Random& random) {
+    const int32_t width = random_multiple(random, 32, 256), key_width = random_multiple(random, 32, 128);
+    const int32_t pairs = random_multiple(random, 4, std::min(width, key_width) / 2);
+    return entry_problem(1 + random.below(2), width, key_width, pairs);
+  });
 }
 
 }  // namespace spark::engine::cases

@@ -1,5 +1,6 @@
 #include "kernel_cases/cases.h"
 
+#include <cstdlib>
 #include <exception>
 #include <ostream>
 
@@ -13,7 +14,25 @@ std::vector<KernelCase> kernel_cases() {
   add_attention_cases(cases);
   add_index_cases(cases);
   add_expert_cases(cases);
+  add_select_cases(cases);
   return cases;
+}
+
+int random_seeds() {
+  const char* value = std::getenv("SPARK_LONG_TESTS");
+  return value != nullptr && std::string(value) == "1" ? 24 : 2;
+}
+
+void add_random_cases(std::vector<KernelCase>& cases, const std::string& name,
+                      const std::function<Problem(Random&)>& make) {
+  uint64_t salt = 0;
+  for (const char c : name) salt = salt * 131 + static_cast<unsigned char>(c);
+  for (int seed = 0; seed < random_seeds(); ++seed) {
+    cases.push_back({name + "/random/seed " + std::to_string(seed), [make, salt, seed] {
+                       Random random(salt + static_cast<uint64_t>(seed));
+                       return make(random);
+                     }});
+  }
 }
 
 CaseResult check_case(const KernelCase& kernel_case, Device& candidate, Device& reference) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernel_cases/problem.h"
+#include "kernel_cases/random.h"
 
 namespace spark::engine::cases {
 
@@ -21,7 +22,14 @@ struct KernelCase {
   std::function<Problem()> make;
 };
 
+// Among them `random_seeds()` cases of each family with shapes and contents drawn from a seed ("/random/").
 std::vector<KernelCase> kernel_cases();
+
+// 2, or 24 with SPARK_LONG_TESTS=1 in the environment.
+int random_seeds();
+// Adds "name/seed N" for each of them; the case is made from a generator of its own.
+void add_random_cases(std::vector<KernelCase>& cases, const std::string& name,
+                      const std::function<Problem(Random&)>& make);
 
 struct CaseResult {
   std::string name;
@@ -44,5 +52,6 @@ void add_cache_cases(std::vector<KernelCase>& cases);
 void add_attention_cases(std::vector<KernelCase>& cases);
 void add_index_cases(std::vector<KernelCase>& cases);
 void add_expert_cases(std::vector<KernelCase>& cases);
+void add_select_cases(std::vector<KernelCase>& cases);
 
 }  // namespace spark::engine::cases

@@ -56,6 +56,7 @@ struct ExpertShape {
   int32_t top_k = 3;
   float limit = 4;
   double sigma = 1;
+  bool edges = false;
 };
 
 HostExpert random_expert(Random& random, WeightFormat format, const ExpertShape& s) {
@@ -75,7 +76,8 @@ Problem experts_problem(const ExpertShape& s) {
   p.weights = {shared.w1, shared.w3, shared.w2};
   const auto hidden = static_cast<size_t>(s.hidden);
   std::vector<uint16_t> x = bf16_values(random, static_cast<size_t>(s.rows) * hidden, s.sigma);
-  const QuantisedHost x_q = quantised(x);
+  QuantisedHost x_q = quantised(x);
+  if (s.edges) add_edges(random, x_q.codes, x_q.scales);
   std::vector<int32_t> chosen;
   for (int32_t t = 0; t < s.rows; ++t) {
     std::vector<int32_t> row;
@@ -175,11 +177,35 @@ void add_expert_cases(std::vector<KernelCase>& cases) {
   add("tiny, many rows", {.rows = 96});
   add("clamped", {.rows = 5, .limit = 0.5F, .sigma = 8});
   add("one expert", {.rows = 9, .experts = 1, .top_k = 1});
+  add("real widths", {.rows = 3, .hidden = 5120, .width = 576, .experts = 4, .top_k = 2, .limit = 10});
   add("wider", {.rows = 3, .hidden = 512, .width = 320, .experts = 5, .top_k = 2, .limit = 10});
   cases.push_back({"draft/tiny", [] { return draft_problem(3, 5, 640, 128, 32, false); }});
   cases.push_back({"draft/ragged", [] { return draft_problem(2, 3, 101, 96, 40, false); }});
   cases.push_back({"draft/ties", [] { return draft_problem(3, 5, 640, 128, 32, true); }});
   cases.push_back({"draft/place by place", [] { return draft_problem(3, 5, 640, 128, 32, false, true); }});
+  add_random_cases(cases, "route", [](Random& random) {
+    const int32_t experts = 2 + random.below(380);
+    const int32_t rows = random_rows(random), top_k = 1 + random.below(std::min(experts, 8));
+    const bool ties = random.below(3) == 0;
+    return route_problem(rows, experts, top_k, ties, random.below(2) == 0, random.below(2) == 0);
+  });
+  add_random_cases(cases, "experts", [](Random& random) {
+    ExpertShape s;
+    s.rows = 1 + random.below(8);
+    s.hidden = random_multiple(random, 32, 320);
+    s.width = random_multiple(random, 32, 160);
+    s.experts = 1 + random.below(10);
+    s.top_k = 1 + random.below(std::min(s.experts, 4));
+    s.limit = random.below(2) == 0 ? 0.5F : 10.0F;
+    s.edges = true;
+    return experts_problem(s);
+  });
+  add_random_cases(cases, "draft", [](Random& random) {
+    const int32_t sequences = 1 + random.below(4), depth = 1 + random.below(6);
+    const int32_t vocab = 50 + random.below(600), hidden = random_multiple(random, 32, 128);
+    const int32_t rank = random_multiple(random, 8, 64);
+    return draft_problem(sequences, depth, vocab, hidden, rank, random.below(3) == 0);
+  });
 }
 
 }  // namespace spark::engine::cases

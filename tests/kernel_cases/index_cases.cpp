@@ -241,6 +241,25 @@ void add_index_cases(std::vector<KernelCase>& cases) {
   add("real, ratio 2", {.heads = 32, .width = 128, .ratio = 2, .top_k = 512, .last_position = 1500});
   add("one head", {.heads = 1, .width = 32, .top_k = 1, .last_position = 90});
   add("more than there are", {.top_k = 512, .mode = produce, .max_blocks = 200});
+  add_random_cases(cases, "index_query", [](Random& random) {
+    const int32_t rows = random_rows(random), heads = 1 + random.below(6);
+    const int32_t width = random_multiple(random, 32, 128);
+    return query_problem(rows, heads, width, random_multiple(random, 4, width / 2));
+  });
+  add_random_cases(cases, "index_select", [](Random& random) {
+    SelectShape s;
+    s.heads = 1 + random.below(8);
+    s.width = random_multiple(random, 32, 128);
+    s.ratio = 1 + random.below(2);
+    s.top_k = 1 + random.below(120);
+    s.mode = static_cast<CandidateMode>(random.below(3));
+    s.block_size = 4 << random.below(2);
+    s.max_blocks = 1 + random.below(30);
+    s.last_position = 60 + random.below(400);
+    s.data = static_cast<Data>(random.below(3));
+    s.scores = random.below(2) == 0;
+    return select_problem(s);
+  });
 }
 
 }  // namespace spark::engine::cases

@@ -27,7 +27,8 @@ std::string shape_name(int32_t rows, int64_t out, int64_t in) {
   return std::to_string(rows) + "x" + std::to_string(out) + "x" + std::to_string(in);
 }
 
-Problem linear_problem(WeightFormat format, int32_t rows, int64_t out, int64_t in, bool f32, int64_t extra) {
+Problem linear_problem(WeightFormat format, int32_t rows, int64_t out, int64_t in, bool f32, int64_t extra,
+                       bool edges = false) {
   Random random(static_cast<uint64_t>(rows * 7919 + out * 31 + in) + static_cast<uint64_t>(format));
   Problem p;
   p.rows = rows;
@@ -38,7 +39,8 @@ Problem linear_problem(WeightFormat format, int32_t rows, int64_t out, int64_t i
   int x_in = 0;
   int scales_in = 0;
   if (quantised_input) {
-    const QuantisedHost q = quantised(x);
+    QuantisedHost q = quantised(x);
+    if (edges) add_edges(random, q.codes, q.scales);
     x_in = p.input("codes", Kind::kBytes, q.codes, cols);
     scales_in = p.input("scales", Kind::kBytes, q.scales, cols / 32);
   } else {
@@ -198,6 +200,27 @@ void add_linear_cases(std::vector<KernelCase>& cases) {
   cases.push_back({"rms_norm/codes", [] { return norm_problem(12, 512, 64, NormOutputs::kCodes); }});
   cases.push_back({"rms_norm/in place", [] { return norm_in_place_problem(11, 128); }});
   cases.push_back({"rms_norm/wide", [] { return norm_problem(4, 5120, 0, NormOutputs::kRow); }});
+  for (const WeightFormat format :
+       {WeightFormat::kFp8, WeightFormat::kFp4, WeightFormat::kBf16, WeightFormat::kF32}) {
+    add_random_cases(cases, std::string("linear/") + name_of(format), [format](Random& random) {
+      const bool blocks = format == WeightFormat::kFp8 || format == WeightFormat::kFp4;
+      const int32_t in = blocks ? random_multiple(random, 32, 480) : 1 + random.below(300);
+      const bool f32 = format == WeightFormat::kF32 || random.below(2) == 0;
+      const int32_t rows = random_rows(random);
+      return linear_problem(format, rows, 1 + random.below(150), in, f32, 8 * random.below(3), true);
+    });
+  }
+  add_random_cases(cases, "grouped_linear", [](Random& random) {
+    const int32_t rows = random_rows(random), groups = 1 + random.below(5);
+    return grouped_problem(rows, groups, 1 + random.below(48), random_multiple(random, 32, 256));
+  });
+  add_random_cases(cases, "quantise", [](Random& random) {
+    return quantise_problem(random_rows(random), random_multiple(random, 32, 700));
+  });
+  add_random_cases(cases, "rms_norm", [](Random& random) {
+    const int32_t rows = random_rows(random), cols = random_multiple(random, 32, 700);
+    return norm_problem(rows, cols, 32 * random.below(3), static_cast<NormOutputs>(random.below(3)));
+  });
 }
 
 }  // namespace spark::engine::cases

@@ -31,6 +31,16 @@ class Random {
   uint64_t state_;
 };
 
+// 1 to 96 rows, few more often than many.
+inline int32_t random_rows(Random& random) {
+  const int32_t most[] = {2, 6, 20, 96};
+  return 1 + random.below(most[random.below(4)]);
+}
+// step, 2 step ... up to `most`.
+inline int32_t random_multiple(Random& random, int32_t step, int32_t most) {
+  return step * (1 + random.below(most / step));
+}
+
 // What a row of activations may look like.
 enum class Style : uint8_t {
   kNormal,
@@ -119,6 +129,33 @@ inline HostWeight random_weight(Random& random, WeightFormat format, int64_t row
       break;
   }
   return w;
+}
+
+// Edge values among quantised rows: a block without a number, scales at both ends, largest and subnormal
+// codes.
+inline void add_edges(Random& random, std::vector<uint8_t>& codes, std::vector<uint8_t>& scales) {
+  for (size_t block = 0; block < scales.size(); ++block) {
+    const auto fill = [&](auto code) {
+      for (size_t i = 0; i < 32; ++i) codes[block * 32 + i] = static_cast<uint8_t>(code(i));
+    };
+    switch (random.below(24)) {
+      case 0:
+        fill([](size_t) { return 0; });
+        scales[block] = random.below(8) == 0 ? 255 : 1;
+        break;
+      case 1:
+        fill([](size_t i) { return i % 2 == 0 ? 0x7E : 0xFE; });  // +-448
+        break;
+      case 2:
+        fill([&](size_t) { return random.below(8) + 128 * random.below(2); });  // subnormals
+        break;
+      case 3:
+        scales[block] = static_cast<uint8_t>(random.below(2) == 0 ? 70 : 150);
+        break;
+      default:
+        break;
+    }
+  }
 }
 
 // FP8 rows as the activation quantiser makes them.

@@ -252,6 +252,34 @@ void add_stream_cases(std::vector<KernelCase>& cases) {
   cases.push_back({"engram_dequantise/real width", [] { return dequantise_problem(3, 6144); }});
   cases.push_back({"engram_inject/tiny", [] { return inject_problem(13, 4, 128); }});
   cases.push_back({"engram_inject/real width", [] { return inject_problem(6, 4, 5120); }});
+  add_random_cases(cases, "embed", [](Random& random) {
+    const int32_t rows = random_rows(random), hidden = random_multiple(random, 32, 256);
+    return embed_problem(rows, 4, hidden, random.below(2) == 0, 8 * random.below(3));
+  });
+  add_random_cases(cases, "mhc_mix", [](Random& random) {
+    const int32_t rows = 1 + random.below(20), hidden = random_multiple(random, 32, 256);
+    return mix_problem(rows, 1 + random.below(4), hidden, 1 + random.below(20), 0.5 + random.uniform() * 8);
+  });
+  add_random_cases(cases, "mhc_collapse", [](Random& random) {
+    const int32_t rows = random_rows(random), hidden = random_multiple(random, 32, 256);
+    return collapse_problem(rows, 4, hidden, random.below(2) == 0, random.below(2) == 0);
+  });
+  add_random_cases(cases, "mhc_expand", [](Random& random) {
+    return expand_problem(random_rows(random), 1 + random.below(4), random_multiple(random, 32, 256));
+  });
+  add_random_cases(cases, "stream_mean", [](Random& random) {
+    const int32_t rows = random_rows(random), hidden = random_multiple(random, 32, 256);
+    return mean_problem(rows, 4, hidden, hidden * (1 + random.below(3)));
+  });
+  add_random_cases(cases, "gather_rows", [](Random& random) {
+    return gather_problem(random_rows(random), random_multiple(random, 32, 256));
+  });
+  add_random_cases(cases, "engram_dequantise", [](Random& random) {
+    return dequantise_problem(random_rows(random), random_multiple(random, 32, 512));
+  });
+  add_random_cases(cases, "engram_inject", [](Random& random) {
+    return inject_problem(random_rows(random), 4, random_multiple(random, 32, 192));
+  });
 }
 
 }  // namespace spark::engine::cases

@@ -16,6 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 using model::ModelConfig;
 
+constexpr size_t kMaxConfigBytes = size_t{16} << 20;
+
 class Inspector {
  public:
   explicit Inspector(Inspection& result) : result_(result) {}
@@ -26,7 +28,7 @@ class Inspector {
     attempt([&] {
       Faults faults;
       const ModelConfig read =
-          model::parse_model_config(parse_json(read_file(path), path), faults, ignored_keys);
+          model::parse_model_config(parse_json(read_file(path, kMaxConfigBytes), path), faults, ignored_keys);
       for (Fault& fault : faults) {
         fault.where = path + (fault.where.empty() ? "" : ": " + fault.where);
         result_.faults.push_back(std::move(fault));

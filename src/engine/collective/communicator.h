@@ -19,8 +19,6 @@
 #include <string>
 #include <string_view>
 
-#include "engine/numeric/bf16.h"
-
 namespace spark::engine {
 
 // all[r][rank * part_cols + c] = that rank's part[r][c], for all columns below all_cols: what a split pads
@@ -52,14 +50,19 @@ struct SpreadRows {
   int64_t row_bytes = 0;
 };
 
-// y = round_bf16( sum over ranks of their x ), in double, rank 0 first; one rank alone rounds as well.
+// y = round_bf16( sum over ranks of their x ), in double, rank 0 first; one rank alone rounds as well. With
+// several terms each is rounded so, and y is their sum in FP32 in order, rounded again.
 struct PartialSums {
-  const double* x = nullptr;  // [rows][cols]
+  const double* x = nullptr;  // [rows][terms][cols]
   int32_t rows = 0;
+  int32_t terms = 1;
   int32_t cols = 0;
   uint16_t* y = nullptr;       // BF16 [rows][cols]
   bool own_rows_only = false;  // as sum_own_rows(): y's other rows are left as they are
 };
+
+// The sums of these ranks: x[r] is rank r's [rows][terms][cols].
+void add_partials(std::span<const double* const> x, int64_t rows, int64_t terms, int64_t cols, uint16_t* y);
 
 class Communicator {
  public:
@@ -97,8 +100,7 @@ class SoloCommunicator final : public Communicator {
   void sum_rows(uint16_t*, int32_t, int32_t) override {}
   void sum_own_rows(uint16_t*, int32_t, int32_t) override {}
   void sum_partials(const PartialSums& args) override {
-    const int64_t count = int64_t{args.rows} * args.cols;
-    for (int64_t i = 0; i < count; ++i) args.y[i] = double_to_bf16(args.x[i]);
+    add_partials({&args.x, 1}, args.rows, args.terms, args.cols, args.y);
   }
   void gather_rows(std::span<const SpreadRows>, int32_t) override {}
   void gather_columns(const GatherColumns&) override {}

@@ -56,21 +56,6 @@ void add_in_rank_order(std::span<uint16_t> x, std::span<const uint16_t> parts, i
   }
 }
 
-void add_partials_in_rank_order(std::span<const double> x, std::span<const double> parts, int32_t rank,
-                                int32_t ranks, std::span<uint16_t> y) {
-  const size_t size = x.size();
-  std::array<double, kRun> sum;
-  for (size_t begin = 0; begin < size; begin += kRun) {
-    const size_t count = std::min(kRun, size - begin);
-    for (int32_t r = 0; r < ranks; ++r) {
-      const size_t part = static_cast<size_t>(r < rank ? r : r - 1);
-      const double* from = r == rank ? x.data() + begin : parts.data() + part * size + begin;
-      for (size_t i = 0; i < count; ++i) sum[i] = r == 0 ? from[i] : sum[i] + from[i];
-    }
-    for (size_t i = 0; i < count; ++i) y[begin + i] = double_to_bf16(sum[i]);
-  }
-}
-
 uint64_t extend_digest(uint64_t digest, std::span<const uint8_t> bytes) {
   const auto mix = [&](uint64_t word) {
     digest = std::rotl((digest ^ word ^ 0x2545F4914F6CDD1Du) * 0x9E3779B97F4A7C15u, 29);
@@ -91,11 +76,6 @@ uint64_t extend_digest(uint64_t digest, std::span<const uint8_t> bytes) {
 
 HostCommunicator::HostCommunicator(Transport& transport, size_t one_shot_bytes)
     : transport_(transport), one_shot_bytes_(one_shot_bytes) {}
-
-size_t HostCommunicator::even_slice(size_t values) const {
-  const auto count = static_cast<size_t>(ranks());
-  return (values + count - 1) / count;
-}
 
 template <typename T>
 std::span<const T> HostCommunicator::exchange_parts(std::span<const T> x, size_t slice, bool all_to_all) {
@@ -119,7 +99,7 @@ void HostCommunicator::sum_rows(uint16_t* x, int32_t rows, int32_t cols) {
   if (values.size_bytes() <= one_shot_bytes_) {
     sum_at_once(values);
   } else {
-    const size_t slice = even_slice(values.size());
+    const size_t slice = (values.size() + static_cast<size_t>(ranks()) - 1) / static_cast<size_t>(ranks());
     sum_own_slice(values, slice);
     exchange_slices(writable_bytes_of(values), slice * sizeof(uint16_t));
     transport_.wait();
@@ -135,23 +115,27 @@ void HostCommunicator::sum_own_slice(std::span<uint16_t> x, size_t slice) {
                     rank(), ranks());
 }
 
-// Parts travel as doubles, the rounded results as BF16.
+// Parts travel as doubles, the rounded results as BF16. Slices are of whole rows.
 void HostCommunicator::sum_partials(const PartialSums& args) {
-  const size_t count = static_cast<size_t>(args.rows) * static_cast<size_t>(args.cols);
-  const std::span<const double> x(args.x, count);
-  const std::span<uint16_t> y(args.y, count);
-  if (count == 0) return;
-  if (ranks() == 1) return add_partials_in_rank_order(x, {}, 0, 1, y);
-  if (!args.own_rows_only && x.size_bytes() <= one_shot_bytes_) {
-    return add_partials_in_rank_order(x, exchange_parts(x, count, true), rank(), ranks(), y);
+  const auto width = static_cast<size_t>(args.cols);
+  const size_t row = static_cast<size_t>(args.terms) * width;
+  const std::span<const double> x(args.x, static_cast<size_t>(args.rows) * row);
+  if (x.empty()) return;
+  const bool at_once = !args.own_rows_only && x.size_bytes() <= one_shot_bytes_;
+  const auto even = static_cast<size_t>(own_rows(args.rows, 0, ranks()).rows);
+  const RowRange own = at_once ? RowRange{0, args.rows} : own_rows(args.rows, rank(), ranks());
+  const auto others = exchange_parts(x, even * row, at_once);
+  const size_t part = static_cast<size_t>(own.rows) * row;
+  std::vector<const double*> parts;
+  for (int32_t r = 0; r < ranks(); ++r) {
+    const auto before = static_cast<size_t>(r < rank() ? r : r - 1);
+    parts.push_back(r == rank() ? x.data() + static_cast<size_t>(own.first) * row
+                                : others.data() + before * part);
   }
-  const size_t slice = args.own_rows_only ? static_cast<size_t>(own_rows(args.rows, 0, ranks()).rows) *
-                                                static_cast<size_t>(args.cols)
-                                          : even_slice(count);
-  const auto parts = exchange_parts(x, slice, false);
-  add_partials_in_rank_order(slice_of(x, slice, rank()), parts, rank(), ranks(), slice_of(y, slice, rank()));
-  if (args.own_rows_only) return;
-  exchange_slices(writable_bytes_of(y), slice * sizeof(uint16_t));
+  add_partials(parts, own.rows, args.terms, args.cols, args.y + static_cast<size_t>(own.first) * width);
+  if (at_once || args.own_rows_only) return;
+  exchange_slices(writable_bytes_of(std::span(args.y, static_cast<size_t>(args.rows) * width)),
+                  even * width * sizeof(uint16_t));
   transport_.wait();
 }
 

@@ -38,7 +38,6 @@ class HostCommunicator final : public Communicator {
 
  private:
   void sum_at_once(std::span<uint16_t> x);
-  size_t even_slice(size_t values) const;
   // Sends each rank its slice of x, or all of it, and receives the others' parts of this rank's, in rank
   // order.
   template <typename T>
@@ -58,10 +57,6 @@ class HostCommunicator final : public Communicator {
 // x[i] = round_bf16( sum over ranks of that rank's value ), FP32, rank 0 first. `parts` holds the values of
 // the ranks other than `rank`, in rank order, x.size() each; x holds this rank's and takes the sum.
 void add_in_rank_order(std::span<uint16_t> x, std::span<const uint16_t> parts, int32_t rank, int32_t ranks);
-
-// y[i] = round_bf16( sum over ranks of that rank's value ) in double, rank 0 first; `parts` as above.
-void add_partials_in_rank_order(std::span<const double> x, std::span<const double> parts, int32_t rank,
-                                int32_t ranks, std::span<uint16_t> y);
 
 // A running digest: that of `bytes` after what `digest` stands for.
 uint64_t extend_digest(uint64_t digest, std::span<const uint8_t> bytes);

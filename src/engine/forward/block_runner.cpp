@@ -1,5 +1,6 @@
 #include "engine/forward/block_runner.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace spark::engine {
@@ -7,6 +8,17 @@ namespace {
 
 QuantisedRows rows_from(const QuantisedRows& rows, int64_t first, int64_t cols) {
   return {.codes = rows.codes + first * cols, .scales = rows.scales + first * cols / 32};
+}
+
+StepRows rows_of(const StepRows& step, RowRange range) {
+  StepRows part = step;
+  part.rows = range.rows;
+  for (const int32_t** field :
+       {&part.token, &part.position, &part.sequence, &part.first_row, &part.last_row, &part.window_start}) {
+    *field += range.first;
+  }
+  part.is_image += range.first;
+  return part;
 }
 
 }  // namespace
@@ -17,15 +29,7 @@ RowRange BlockRunner::held_rows(const StepRows& step) const {
 }
 
 StepRows BlockRunner::held(const StepRows& step) const {
-  const RowRange range = held_rows(step);
-  StepRows part = step;
-  part.rows = range.rows;
-  for (const int32_t** field :
-       {&part.token, &part.position, &part.sequence, &part.first_row, &part.last_row, &part.window_start}) {
-    *field += range.first;
-  }
-  part.is_image += range.first;
-  return part;
+  return rows_of(step, held_rows(step));
 }
 
 void BlockRunner::join_rows(const StepRows& step, std::initializer_list<SpreadRows> arrays) {
@@ -42,15 +46,6 @@ void BlockRunner::sum(const StepRows& step, uint16_t* x, int64_t cols) {
   } else {
     communicator_.sum_rows(x, step.rows, narrow(cols));
   }
-}
-
-void BlockRunner::sum_output(const StepRows& step) {
-  if (scratch_.y_f64 == nullptr) return sum(step, scratch_.y, config_.hidden_size);
-  communicator_.sum_partials({.x = scratch_.y_f64,
-                              .rows = step.rows,
-                              .cols = narrow(config_.hidden_size),
-                              .y = scratch_.y,
-                              .own_rows_only = spreads(step)});
 }
 
 void BlockRunner::embed(const StepRows& step, const Weight& table, const uint16_t* overrides,
@@ -191,7 +186,12 @@ void BlockRunner::attention_output(const StepRows& step, const BlockWeights& blo
                    .y = scratch_.y_f64 == nullptr ? scratch_.y : nullptr,
                    .y_f64 = scratch_.y_f64,
                    .y_stride = config_.hidden_size});
-  sum_output(step);
+  if (scratch_.y_f64 == nullptr) return sum(step, scratch_.y, config_.hidden_size);
+  communicator_.sum_partials({.x = scratch_.y_f64,
+                              .rows = step.rows,
+                              .cols = narrow(config_.hidden_size),
+                              .y = scratch_.y,
+                              .own_rows_only = spreads(step)});
 }
 
 void BlockRunner::add_attention(const StepRows& step) {
@@ -224,21 +224,40 @@ void BlockRunner::begin_experts(const StepRows& step, const BlockWeights& block)
                    {scratch_.expert_weights, 4 * int64_t{weights.top_k}}});
 }
 
-void BlockRunner::expert_output(const StepRows& step, const BlockWeights& block) {
+ExpertsArgs BlockRunner::expert_args(const StepRows& step, const BlockWeights& block, RowRange range) const {
   const ExpertLayerWeights& weights = block.experts;
-  backend_.experts({.step = step,
-                    .hidden = narrow(config_.hidden_size),
-                    .width = narrow(split_.expert_width),
-                    .top_k = weights.top_k,
-                    .limit = static_cast<float>(config_.swiglu_limit),
-                    .x_q = scratch_.x_q,
-                    .ids = scratch_.expert_ids,
-                    .weights = scratch_.expert_weights,
-                    .bank = &weights.bank,
-                    .shared = &weights.shared,
-                    .y = scratch_.y_f64 == nullptr ? scratch_.y : nullptr,
-                    .y_f64 = scratch_.y_f64});
-  sum_output(step);
+  const int64_t chosen = int64_t{range.first} * weights.top_k;
+  return {.step = rows_of(step, range),
+          .hidden = narrow(config_.hidden_size),
+          .width = narrow(split_.expert_width),
+          .top_k = weights.top_k,
+          .limit = static_cast<float>(config_.swiglu_limit),
+          .x_q = rows_from(scratch_.x_q, range.first, config_.hidden_size),
+          .ids = scratch_.expert_ids + chosen,
+          .weights = scratch_.expert_weights + chosen,
+          .bank = &weights.bank,
+          .shared = &weights.shared};
+}
+
+void BlockRunner::expert_output(const StepRows& step, const BlockWeights& block) {
+  if (scratch_.y_f64 == nullptr) {
+    ExpertsArgs args = expert_args(step, block, {0, step.rows});
+    args.y = scratch_.y;
+    backend_.experts(args);
+    return sum(step, scratch_.y, config_.hidden_size);
+  }
+  // Every rank gets all rows, also where it goes on with its own: slices and ranks do not share borders.
+  for (int32_t first = 0; first < step.rows; first += kExpertSlice) {
+    const RowRange range{first, std::min(kExpertSlice, step.rows - first)};
+    ExpertsArgs args = expert_args(step, block, range);
+    args.y_f64 = scratch_.y_f64;
+    backend_.experts(args);
+    communicator_.sum_partials({.x = scratch_.y_f64,
+                                .rows = range.rows,
+                                .terms = args.top_k + 1,
+                                .cols = args.hidden,
+                                .y = scratch_.y + int64_t{first} * config_.hidden_size});
+  }
 }
 
 void BlockRunner::add_experts(const StepRows& step) {

@@ -77,8 +77,7 @@ class BlockRunner {
 
  private:
   void sum(const StepRows& step, uint16_t* x, int64_t cols);
-  // Where the products of a sublayer leave their sums: y, or y_f64.
-  void sum_output(const StepRows& step);
+  ExpertsArgs expert_args(const StepRows& step, const BlockWeights& block, RowRange range) const;
   void mix(const StepRows& step, const MhcWeights& weights, const MixBuffers& out);
   void collapse(const StepRows& step, const float* pre, const uint16_t* norm);
   void expand(const StepRows& step, const MixBuffers& mix);

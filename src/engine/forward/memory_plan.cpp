@@ -7,6 +7,7 @@
 #include "common/table.h"
 #include "common/units.h"
 #include "engine/forward/scratch.h"
+#include "model/native_memory.h"
 #include "model/tensors.h"
 #ifdef SPARK_HAS_CUDA_BACKEND
 #include "engine/kernels/cuda/cuda_backend.h"
@@ -53,6 +54,8 @@ class MeasuringBackend final : public Backend {
   void route(const RouteArgs&) override { refuse(); }
   void experts(const ExpertsArgs&) override { refuse(); }
   void draft(const DraftArgs&) override { refuse(); }
+  void select(const SelectArgs&) override { refuse(); }
+  void verify_drafts(const VerifyArgs&) override { refuse(); }
 
  private:
   static void refuse() { SPARK_CHECK(false && "a measuring backend computes nothing"); }
@@ -66,9 +69,6 @@ uint64_t measured(const Allocate& allocate) {
   return backend.bytes();
 }
 
-// BF16 weights with at least so many rows are packed to 12 bits on a GPU (CudaOptions::pack_rows_from).
-constexpr int64_t kPackedFromRows = 16384;
-
 struct WeightBytes {
   uint64_t allocated = 0;
   uint64_t mapped = 0;
@@ -76,16 +76,12 @@ struct WeightBytes {
 
 WeightBytes weight_bytes(const model::TensorEntry& tensor, const model::RankSplit& split,
                          const std::string& backend) {
+  if (backend == "cuda") return {.allocated = static_cast<uint64_t>(model::native_gpu_bytes(tensor, split))};
   const model::Slice slice = model::slice_of(tensor, split, 0);
   const int64_t whole = tensor.shape[slice.axis];
   const auto bytes = static_cast<uint64_t>(tensor.bytes() / whole * slice.extent);
   const bool is_matrix = tensor.shape.size() == 2;
   const bool is_bf16 = tensor.dtype == model::Dtype::kBf16;
-  if (backend == "cuda") {
-    const int64_t rows = slice.axis == 0 ? slice.extent : tensor.shape[0];
-    const bool packs = is_matrix && is_bf16 && rows >= kPackedFromRows && tensor.shape[1] % 32 == 0;
-    return {.allocated = packs ? bytes / 4 * 3 : bytes};
-  }
   // The CPU backend lays weights out anew, except BF16 ones; the reference uses all of them as they are.
   const bool stays = is_matrix && (backend == "reference" || is_bf16);
   return stays ? WeightBytes{.mapped = bytes} : WeightBytes{.allocated = bytes};
@@ -95,9 +91,7 @@ void add_weights(const model::ModelConfig& config, const model::RankSplit& split
                  MemoryPlan& plan) {
   std::array<uint64_t, model::kComponents> allocated{};
   for (const model::TensorEntry& tensor : model::tensor_catalogue(config)) {
-    // Tables stay on disk; the vision tower is not loaded.
-    if (tensor.component == model::Component::kEngramTable || tensor.component == model::Component::kVision)
-      continue;
+    if (!model::native_loads(tensor)) continue;
     const WeightBytes bytes = weight_bytes(tensor, split, backend);
     allocated[static_cast<size_t>(tensor.component)] += bytes.allocated;
     plan.mapped += bytes.mapped;

@@ -27,13 +27,14 @@ BlockScratch allocate_block_scratch(Backend& backend, const model::ModelConfig& 
   const int64_t o_low = split.groups * config.o_lora_rank;
   const int64_t experts = std::max(config.n_routed_experts, config.dspark_n_routed_experts);
   const int64_t top_k = std::max(config.num_experts_per_tok, config.dspark_num_experts_per_tok);
+  const int64_t unrounded = std::max(rows, std::min<int64_t>(rows, kExpertSlice) * (top_k + 1));
   return {.h = allocate_array<uint16_t>(backend, rows * config.stream_width()),
           .attention_mix = allocate_mix(backend, rows, config.hc_mult),
           .expert_mix = allocate_mix(backend, rows, config.hc_mult),
           .x = allocate_array<uint16_t>(backend, rows * hidden),
           .x_q = allocate_quantised(backend, rows, hidden),
           .y = allocate_array<uint16_t>(backend, rows * hidden),
-          .y_f64 = is_exact ? allocate_array<double>(backend, rows * hidden) : nullptr,
+          .y_f64 = is_exact ? allocate_array<double>(backend, unrounded * hidden) : nullptr,
           .q_kv = allocate_array<uint16_t>(backend, rows * (q_rank + config.head_dim)),
           .qr_q = allocate_quantised(backend, rows, q_rank),
           .q = allocate_array<uint16_t>(backend, rows * query),

@@ -11,6 +11,9 @@
 
 namespace spark::engine {
 
+// Rows whose experts' results are held one by one, before they are added up.
+inline constexpr int32_t kExpertSlice = 256;
+
 struct MixBuffers {
   float* pre = nullptr;   // [rows][S]
   float* post = nullptr;  // [rows][S]
@@ -31,7 +34,8 @@ struct BlockScratch {
   uint16_t* x = nullptr;  // BF16 [rows][D], a sublayer's input
   QuantisedRows x_q;
   uint16_t* y = nullptr;      // BF16 [rows][D], a sublayer's output
-  double* y_f64 = nullptr;    // FP64 [rows][D], the rank's part of it; null when parts are summed as BF16
+  double* y_f64 = nullptr;    // the rank's part of it in FP64, [rows][D] or, of up to kExpertSlice rows,
+                              // [top_k + 1][D] each; null when parts are summed as BF16
   uint16_t* q_kv = nullptr;   // BF16 [rows][q rank + width]
   QuantisedRows qr_q;         // [rows][q rank]
   uint16_t* q = nullptr;      // BF16 [rows][heads][width]

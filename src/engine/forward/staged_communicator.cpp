@@ -25,8 +25,8 @@ void StagedCommunicator::sum_own_rows(uint16_t* x, int32_t rows, int32_t cols) {
 void StagedCommunicator::sum_partials(const PartialSums& args) {
   if (!stages_partials_) return inner_.sum_partials(args);
   const auto width = static_cast<size_t>(args.cols);
-  partials_.resize(static_cast<size_t>(args.rows) * width);
-  rows_.resize(partials_.size());
+  rows_.resize(static_cast<size_t>(args.rows) * width);
+  partials_.resize(rows_.size() * static_cast<size_t>(args.terms));
   backend_.download(partials_.data(), args.x, partials_.size() * sizeof(double));
   PartialSums host = args;
   host.x = partials_.data();

@@ -18,6 +18,7 @@
 #include "engine/kernels/experts.h"
 #include "engine/kernels/index.h"
 #include "engine/kernels/linear.h"
+#include "engine/kernels/select.h"
 #include "engine/kernels/streams.h"
 #include "engine/kernels/types.h"
 
@@ -77,6 +78,9 @@ class Backend {
   virtual void experts(const ExpertsArgs& args) = 0;
 
   virtual void draft(const DraftArgs& args) = 0;
+
+  virtual void select(const SelectArgs& args) = 0;
+  virtual void verify_drafts(const VerifyArgs& args) = 0;
 };
 
 }  // namespace spark::engine

@@ -25,8 +25,8 @@ struct RouteArgs {
 // limit); t = weight_e * (silu(a) * b) in FP32; y_e = w2(quantise(round_bf16(t))) (BF16 output). y =
 // round_bf16( sum over the selected experts in ascending index of y_e (FP32)  +  shared(x) ); the shared
 // expert is the same formula without a weight. silu(a) = a / (1 + exp(-a)).
-// y_f64, set instead of y where the backend has sums_in_double(), takes the sum of all w2 products, blocks
-// and experts added in double, without the rounding of the y_e and of the sum.
+// y_f64, set instead of y where the backend has sums_in_double(), takes the y_e before their rounding, in
+// ascending index with the shared expert's last, as LinearArgs::y_f64 does; who adds up ranks rounds them.
 struct ExpertsArgs {
   StepRows step = {};
   int32_t hidden = 0;
@@ -39,7 +39,7 @@ struct ExpertsArgs {
   const ExpertBank* bank = nullptr;       // FP4
   const ExpertWeights* shared = nullptr;  // FP8
   uint16_t* y = nullptr;                  // BF16 [rows][hidden]
-  double* y_f64 = nullptr;                // FP64 [rows][hidden]
+  double* y_f64 = nullptr;                // FP64 [rows][top_k + 1][hidden]
 };
 
 }  // namespace spark::engine

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/numeric/record_sizes.h"
+
 namespace spark::engine {
 
 enum class WeightFormat : uint8_t {
@@ -63,17 +65,6 @@ struct PagedCache {
 };
 
 constexpr int32_t kCacheBlockTokens = 256;
-
-// Record sizes, for head width d (a multiple of 32) or index width d.
-constexpr int32_t window_record_bytes(int32_t d) {
-  return d + d / 32;
-}  // E4M3 then UE8M0 per 32
-constexpr int32_t main_record_bytes(int32_t d) {
-  return d / 2 + d / 16;
-}  // E2M1 then E4M3 scale per 16
-constexpr int32_t index_key_record_bytes(int32_t d) {
-  return d / 2 + d / 32;
-}  // E2M1 then UE8M0 per 32
 
 // The rows of a step. Rows of one sequence are contiguous and ascend in position by one.
 struct StepRows {

@@ -1,6 +1,7 @@
 #include "engine/numeric/records.h"
 
 #include "common/error.h"
+#include "engine/numeric/block_quant.h"
 
 namespace spark::engine {
 
@@ -15,7 +16,7 @@ void encode_main_record(std::span<const uint16_t> x, std::span<uint8_t> record) 
 }
 
 void encode_index_record(std::span<const uint16_t> x, std::span<uint8_t> record) {
-  SPARK_CHECK(record.size() == index_record_bytes(x.size()));
+  SPARK_CHECK(record.size() == index_key_record_bytes(x.size()));
   quantise_fp4_block32_ue8m0(x, record.first(x.size() / 2), record.subspan(x.size() / 2));
 }
 
@@ -30,7 +31,7 @@ void decode_main_record(std::span<const uint8_t> record, std::span<uint16_t> out
 }
 
 void decode_index_record(std::span<const uint8_t> record, std::span<uint16_t> out) {
-  SPARK_CHECK(record.size() == index_record_bytes(out.size()));
+  SPARK_CHECK(record.size() == index_key_record_bytes(out.size()));
   dequantise_fp4_block32_ue8m0(record.first(out.size() / 2), record.subspan(out.size() / 2), out);
 }
 

@@ -1,4 +1,5 @@
-// The cache records of DeepSeek V4.1 Flash: codes of one vector, then its scales, in one run of bytes.
+// The cache records of DeepSeek V4.1 Flash: codes of one vector, then its scales, in one run of bytes
+// (numeric/record_sizes.h).
 //
 //   std::vector<uint8_t> record(window_record_bytes(512));  // 528
 //   encode_window_record(kv, record);                       // kv: 512 BF16, after norm and rotation
@@ -17,19 +18,9 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/numeric/block_quant.h"
+#include "engine/numeric/record_sizes.h"
 
 namespace spark::engine {
-
-constexpr size_t window_record_bytes(size_t width) {
-  return width + width / kFp8Block;
-}
-constexpr size_t main_record_bytes(size_t width) {
-  return width / 2 + width / kFp4E4m3Block;
-}
-constexpr size_t index_record_bytes(size_t width) {
-  return width / 2 + width / kFp4Ue8m0Block;
-}
 
 void encode_window_record(std::span<const uint16_t> x, std::span<uint8_t> record);
 void encode_main_record(std::span<const uint16_t> x, std::span<uint8_t> record);

@@ -106,8 +106,7 @@ Findings judge_boot_log(const BootLogPolicy& policy, std::string_view log, const
          std::to_string(found[i].count) + (found[i].count == 1 ? " line: " : " lines: ") + pattern.because,
          "no such line", pattern.fix, found[i].lines});
   }
-  std::stable_sort(findings.begin(), findings.end(),
-                   [](const Finding& a, const Finding& b) { return a.severity < b.severity; });
+  warnings_first(findings);
   return findings;
 }
 

@@ -8,10 +8,6 @@
 namespace spark::ops {
 namespace {
 
-std::string end_text(const CableEnd& end) {
-  return end.node + (end.port < 0 ? " port ?" : " port " + std::to_string(end.port));
-}
-
 PathEnd path_end(const Cable& cable, size_t number, const CablePath& path, bool at_a) {
   return {number,
           &cable,
@@ -60,11 +56,11 @@ bool older_version(const std::string& version, const std::string& wanted) {
 }
 
 std::string PathEnd::place() const {
-  return end_text(*end) + " path " + std::to_string(stripe + 1);
+  return end_name(*end) + " path " + std::to_string(stripe + 1);
 }
 
 std::string PathEnd::cable_name() const {
-  return "cable " + std::to_string(cable) + " (" + end_text(of->a) + " - " + end_text(of->b) + ")";
+  return "cable " + std::to_string(cable) + " (" + end_name(of->a) + " - " + end_name(of->b) + ")";
 }
 
 LiveContext::LiveContext(const Site& loaded, const std::vector<NodeAnswer>& all, const LiveOptions& wanted,
@@ -169,8 +165,7 @@ Findings diagnose_live(const Site& site, const std::vector<NodeAnswer>& answers,
     if (rule.node == nullptr) continue;
     for (const LiveNode& node : context.nodes()) rule.node(context, node);
   }
-  std::stable_sort(findings.begin(), findings.end(),
-                   [](const Finding& a, const Finding& b) { return a.severity < b.severity; });
+  warnings_first(findings);
   return findings;
 }
 

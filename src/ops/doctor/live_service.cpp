@@ -362,6 +362,31 @@ void service_foreign(LiveContext& context, const LiveNode& node) {
                "docker stop them, or ask their owner");
 }
 
+void deployment_clean(LiveContext& context, const LiveNode& node) {
+  const auto& changes = node.facts.deployment.changes;
+  if (!changes) return;  // no checkout: deployment.commit says it
+  const std::string root = expand_places(context.profile.deployment.path, context.profile.host.home,
+                                         context.profile.deployment.path) +
+                           "/";
+  const auto expected = [&](const std::string& path) {
+    const auto& mounts = context.profile.container.mounts;
+    return std::any_of(mounts.begin(), mounts.end(), [&](const Mount& mount) {
+      return mount.mode == "rw" && (root + path).rfind(mount.source + "/", 0) == 0;
+    });
+  };
+  std::vector<std::string> edited;
+  for (const std::string& line : *changes) {
+    if (line.size() > 3 && !expected(line.substr(3))) edited.push_back(line);
+  }
+  if (edited.empty()) return;
+  const size_t count = edited.size();
+  edited.resize(std::min<size_t>(count, 12));
+  context.warn(
+      node.name(), "its checkout has " + std::to_string(count) + " files that differ from the commit",
+      "a clean checkout, apart from writable mounts: edits on a node are inputs that nobody declared",
+      "git -C " + context.profile.deployment.path + " status; commit and sync, or take them back", edited);
+}
+
 void deployment_commit(LiveContext& context) {
   std::map<std::string, std::string> nodes_by_commit;
   for (const LiveNode& node : context.nodes()) {

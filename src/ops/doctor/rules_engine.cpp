@@ -169,6 +169,7 @@ void spelling(RuleContext& context) {
   for (const KnownName& other : other_arguments()) names.push_back(other.name);
   for (const ServerArgument& argument : context.arguments().all()) {
     const bool known =
+        setting_of_argument(argument.name) != nullptr ||
         std::any_of(names.begin(), names.end(), [&](const char* n) { return argument.name == n; });
     const char* guess = known || argument.name.empty() ? nullptr : meant(argument.name, names);
     if (guess == nullptr) continue;
@@ -222,7 +223,7 @@ void unsafe_memory(RuleContext& context) {
                   "an explicit size: profiling would take memory that the host needs",
                   "set engine.kv_cache_memory_bytes");
   }
-  if (engine.max_parallel_prefills.value_or(1) > 1) {
+  if (context.is_vllm() && engine.max_parallel_prefills.value_or(1) > 1) {
     context.warn(at_argument("--max-parallel-prefills"),
                  "is " + std::to_string(*engine.max_parallel_prefills),
                  "1: with eight, four prompts of 64K tokens waited 67 instead of 41 s on average",

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <set>
 
 #include "common/error.h"
 #include "common/file.h"
@@ -56,6 +54,8 @@ constexpr std::array<TokenForm, 10> kTokenForms = {{
 
 constexpr std::array<const char*, 4> kForbiddenNames = {".env", "id_rsa", "id_ed25519", "credentials.json"};
 constexpr std::array<const char*, 4> kForbiddenSuffixes = {".pem", ".key", ".local.env", ".local.json"};
+
+constexpr std::string_view kKeyBegin = "-----BEGIN ";
 
 // Names beside which a long random text is a credential.
 constexpr std::array<const char*, 6> kSecretNames = {"password", "passwd", "secret",
@@ -125,46 +125,67 @@ std::string token_kind(std::string_view line) {
   for (const TokenForm& form : kTokenForms) {
     const std::string_view prefix = form.prefix;
     for (size_t at = line.find(prefix); at != std::string_view::npos; at = line.find(prefix, at + 1)) {
-      const bool bounded = at == 0 || !is_token_char(line[at - 1]);
+      if (at > 0 && is_token_char(line[at - 1])) continue;  // in the middle of a word
       const std::string_view rest = line.substr(at + prefix.size());
       const size_t length = token_length(rest);
       // An API key of the short form is told from words joined by hyphens by its digits.
       const bool worded = prefix.size() == 3 && prefix[0] == 's' && !mixes_classes(rest.substr(0, length));
-      if (bounded && length >= form.length && !worded) return form.kind;
+      if (length >= form.length && !worded) return form.kind;
     }
   }
   return {};
 }
 
 bool starts_private_key(std::string_view line) {
-  const size_t begin = line.find("-----BEGIN ");
+  const size_t begin = line.find(kKeyBegin);
   return begin != std::string_view::npos && line.find(
                                                 "PRIVATE "
                                                 "KEY",
                                                 begin) != std::string_view::npos;
 }
 
-// Where each line that could hold a credential begins. Most text has none, and a search for a few fixed words
-// over the whole text is far quicker than a look at every line.
-std::set<size_t> doubtful_lines(std::string_view content) {
-  std::set<size_t> lines;
-  const auto note = [&](std::string_view text, std::string_view word) {
-    const char* const begin = text.data();
-    const char* const end = begin + text.size();
-    for (const char* at = begin; at < end;) {
-      at = static_cast<const char*>(::memmem(at, static_cast<size_t>(end - at), word.data(), word.size()));
-      if (at == nullptr) return;
-      const size_t line = text.rfind('\n', static_cast<size_t>(at - begin));
-      lines.insert(line == std::string_view::npos ? 0 : line + 1);
-      at += word.size();
-    }
-  };
-  note(content, "-----BEGIN ");
-  for (const TokenForm& form : kTokenForms) note(content, form.prefix);
-  std::string lower(content);
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  for (const char* name : kSecretNames) note(lower, name);
+// Letters without their case; other characters stay apart well enough for a filter.
+constexpr unsigned char folded(char c) {
+  return static_cast<unsigned char>(c) | 0x20U;
+}
+
+// The first two characters of everything that could begin a credential, or the name of one.
+class Beginnings {
+ public:
+  Beginnings() {
+    add(kKeyBegin);
+    for (const TokenForm& form : kTokenForms) add(form.prefix);
+    for (const char* name : kSecretNames) add(name);
+  }
+  bool possible(const char* at) const { return pairs_[pair(at)]; }
+  bool certain(std::string_view rest) const {
+    return std::any_of(words_.begin(), words_.end(), [&](std::string_view word) {
+      return rest.size() >= word.size() && std::equal(word.begin(), word.end(), rest.begin(),
+                                                      [](char a, char b) { return folded(a) == folded(b); });
+    });
+  }
+
+ private:
+  static size_t pair(const char* at) { return static_cast<size_t>(folded(at[0])) << 8U | folded(at[1]); }
+  void add(std::string_view word) {
+    words_.push_back(word);
+    pairs_[pair(word.data())] = true;
+  }
+  std::vector<std::string_view> words_;
+  std::array<bool, size_t{1} << 16> pairs_ = {};
+};
+
+// Where each line that could hold a credential begins. Most text has none, and one pass with a small table is
+// far quicker than a look at every line.
+std::vector<size_t> doubtful_lines(std::string_view content) {
+  static const Beginnings kBeginnings;
+  std::vector<size_t> lines;
+  for (size_t i = 0; i + 1 < content.size(); ++i) {
+    if (!kBeginnings.possible(content.data() + i) || !kBeginnings.certain(content.substr(i))) continue;
+    const size_t before = i == 0 ? std::string_view::npos : content.rfind('\n', i - 1);
+    lines.push_back(before == std::string_view::npos ? 0 : before + 1);
+    i = std::min(content.find('\n', i), content.size());  // the line is judged as a whole
+  }
   return lines;
 }
 
@@ -230,7 +251,7 @@ SecretScan scan_tracked_files(const Repository& repository, size_t limit_bytes) 
         scan.not_scanned.push_back(path);
       } else {
         try {
-          content = read_file(full);
+          content = read_file(full, limit_bytes);
         } catch (const Error&) {
           scan.not_scanned.push_back(path);
         }

@@ -70,10 +70,6 @@ Cable cable_between(const Node& a, const Node& b) {
   return cable;
 }
 
-std::string end_name(const CableEnd& end) {
-  return end.node + (end.port < 0 ? " port ?" : " port " + std::to_string(end.port));
-}
-
 std::string or_dash(const std::string& text) {
   return text.empty() ? "-" : text;
 }
@@ -111,6 +107,10 @@ std::vector<const CablePath*> FabricLayout::rail(int64_t stripe) const {
     }
   }
   return paths;
+}
+
+std::string end_name(const CableEnd& end) {
+  return end.node + (end.port < 0 ? " port ?" : " port " + std::to_string(end.port));
 }
 
 FabricLayout fabric_layout(const NodeMap& map) {

@@ -55,6 +55,8 @@ struct FabricLayout {
   std::vector<const CablePath*> rail(int64_t stripe) const;
 };
 
+std::string end_name(const CableEnd& end);  // "node1 port 0"; "port ?" when it is not known
+
 // Throws Error when the cables are neither a triangle of three nor a ring of four, listing every fault.
 FabricLayout fabric_layout(const NodeMap& map);
 

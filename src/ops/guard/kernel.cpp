@@ -21,7 +21,8 @@ constexpr int kMaxRecordsPerSample = 256;
 
 MemorySource::MemorySource(const GuardOptions& options)
     : meminfo_(open_path(joined(options.root.view(), "/proc/meminfo").c_str(), O_RDONLY)),
-      pressure_(open_path(joined(options.root.view(), "/proc/pressure/memory").c_str(), O_RDONLY)) {
+      pressure_(open_path(joined(options.root.view(), "/proc/pressure/memory").c_str(), O_RDONLY)),
+      vmstat_(open_path(joined(options.root.view(), "/proc/vmstat").c_str(), O_RDONLY)) {
   if (!options.watch_kernel_log) return;
   kernel_log_ = open_path(joined(options.root.view(), "/dev/kmsg").c_str(), O_RDONLY | O_NONBLOCK);
   if (kernel_log_.open()) ::lseek(kernel_log_.get(), 0, SEEK_END);
@@ -35,7 +36,14 @@ void MemorySource::sample(GuardStatus& status) {
     status.pressure.clear();
     status.pressure.add(full_pressure(read_again(pressure_.get())));
   }
+  read_swap(status);
   read_kernel_log(status);
+}
+
+void MemorySource::read_swap(GuardStatus& status) {
+  const int64_t pages = vmstat_.open() ? number_of_line(read_again(vmstat_.get()), "pswpin") : -1;
+  if (swapped_before_ < 0) swapped_before_ = pages;
+  status.swapped_in_pages = pages < 0 ? -1 : pages - swapped_before_;
 }
 
 void MemorySource::read_kernel_log(GuardStatus& status) {

@@ -10,14 +10,17 @@ namespace spark::ops {
 class MemorySource {
  public:
   explicit MemorySource(const GuardOptions& options);
-  void sample(GuardStatus& status);  // available_kib, minimum_kib, pressure, driver_errors
+  void sample(GuardStatus& status);  // available_kib, minimum_kib, pressure, swapped_in_pages, driver_errors
 
  private:
+  void read_swap(GuardStatus& status);
   void read_kernel_log(GuardStatus& status);
 
   Descriptor meminfo_;
-  Descriptor pressure_;    // absent where the kernel keeps no pressure figures
-  Descriptor kernel_log_;  // absent without the right to read it
+  Descriptor pressure_;  // absent where the kernel keeps no pressure figures
+  Descriptor vmstat_;
+  int64_t swapped_before_ = -1;  // pages at the first sample; negative: no sample yet
+  Descriptor kernel_log_;        // absent without the right to read it
 };
 
 struct SelfProtection {

@@ -58,6 +58,7 @@ StatusText status_text(const GuardOptions& options, const GuardStatus& status, s
   number("samples", status.samples);
   number("sampled_ms", status.sampled_ms);
   word("pressure_full_avg10", status.pressure.view());
+  number("swapped_in_pages", status.swapped_in_pages);
   number("driver_errors", status.driver_errors);
   number("locked", status.locked ? 1 : 0);
   number("oom_protected", status.oom_protected ? 1 : 0);

@@ -6,7 +6,7 @@
 //   service=dsv41  kind=container  means=cgroup  pid=4711
 //   phase=steady  threshold_kib=3145728  interval_ms=2000
 //   available_kib=9000000  minimum_kib=5400000  samples=1234  sampled_ms=93000   (monotonic clock)
-//   pressure_full_avg10=0.00  driver_errors=0
+//   pressure_full_avg10=0.00  swapped_in_pages=0  driver_errors=0
 //   locked=1  oom_protected=1  boot=...  guard_pid=99
 #pragma once
 
@@ -27,8 +27,9 @@ struct GuardStatus {
   int64_t minimum_kib = -1;
   int64_t samples = 0;
   int64_t sampled_ms = 0;
-  FixedText<16> pressure;     // "full avg10" of /proc/pressure/memory, as it stands there
-  int64_t driver_errors = 0;  // NVIDIA out-of-memory lines in the kernel log since the guard began
+  FixedText<16> pressure;        // "full avg10" of /proc/pressure/memory, as it stands there
+  int64_t swapped_in_pages = 0;  // since the guard began; -1: cannot be read
+  int64_t driver_errors = 0;     // NVIDIA out-of-memory lines in the kernel log since the guard began
   bool locked = false;
   bool oom_protected = false;
 };

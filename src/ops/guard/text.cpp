@@ -108,6 +108,15 @@ int64_t meminfo_kib(std::string_view meminfo, std::string_view name) {
   return -1;
 }
 
+int64_t number_of_line(std::string_view lines, std::string_view name) {
+  while (!lines.empty()) {
+    const std::string_view line = next_line(lines);
+    if (line.starts_with(name) && line.size() > name.size() && line[name.size()] == ' ')
+      return leading_number(line.substr(name.size() + 1));
+  }
+  return -1;
+}
+
 std::string_view value_of(std::string_view lines, std::string_view key) {
   while (!lines.empty()) {
     const std::string_view line = next_line(lines);

@@ -59,6 +59,9 @@ int64_t leading_number(std::string_view text);
 // The value of "NAME:   123 kB" in the text of /proc/meminfo; -1 when it is not there.
 int64_t meminfo_kib(std::string_view meminfo, std::string_view name);
 
+// The number of "NAME 123" at the beginning of a line, as /proc/vmstat has them; -1 when it is not there.
+int64_t number_of_line(std::string_view lines, std::string_view name);
+
 // The value behind "key=" at the beginning of a line; empty when there is none.
 std::string_view value_of(std::string_view lines, std::string_view key);
 

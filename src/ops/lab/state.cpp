@@ -105,6 +105,12 @@ std::optional<LabState> read_lab_state(const std::string& directory) {
   state.image = root.field("image").string();
   for (const JsonReader& fault : root.field("faults").items()) state.faults.push_back(fault_of(fault));
   const LabOptions options = options_of(root.field("options"), directory);
+  if (state.nodes.size() != static_cast<size_t>(options.nodes)) {
+    faults.push_back({"node_processes",
+                      "has " + std::to_string(state.nodes.size()) + " processes for " +
+                          std::to_string(options.nodes) + " nodes",
+                      {}});
+  }
   throw_if_any(faults, path, "remove the directory's lab by hand: its processes are named there");
   state.plan = plan_lab(options);
   return state;

@@ -28,21 +28,14 @@ bool is_native(const PlanRequest& request) {
 model::NativeCacheBytes native_cache(const PlanRequest& request) {
   return model::native_cache_bytes(request.model, {.sequences = request.max_num_seqs,
                                                    .context = request.max_model_len,
-                                                   .step_rows = request.max_num_batched_tokens});
+                                                   .step_rows = request.max_num_batched_tokens,
+                                                   .budget_bytes = request.kv_bytes,
+                                                   .prefix_caching = request.prefix_caching});
 }
 
-// Arrays of a row in flight of the native engine: streams, sublayer inputs and outputs, queries and heads,
-// and what the experts, the indexer and the Engram keep.
-double native_row_bytes(const model::ModelConfig& c, const model::RankSplit& split) {
-  constexpr int64_t kBf16 = 2, kFp32 = 4;
-  const int64_t backbone = kBf16 * (c.stream_width() + 2 * c.hidden_size + c.q_lora_rank + 2 * c.head_dim +
-                                    2 * split.heads * c.head_dim + split.groups * c.o_lora_rank) +
-                           kFp32 * c.n_routed_experts;
-  const int64_t experts = kBf16 * 2 * (c.num_experts_per_tok + 1) * split.expert_width;
-  const int64_t index =
-      kFp32 * (2 * c.head_dim + c.index_topk + c.candidate_topk_blocks) + kBf16 * c.index_width();
-  const int64_t engram = c.engram_layer_ids.empty() ? 0 : kBf16 * (c.engram_width() + c.engram_output());
-  return as_real(backbone + experts + index + engram);
+// Bytes of a block of tokens in all compressed caches.
+double native_block_bytes(const PlanRequest& request) {
+  return as_real(model::kNativeBlockTokens) * model::cache_cost(request.model).growth_per_token;
 }
 
 class MemoryPlanner {
@@ -64,8 +57,19 @@ class MemoryPlanner {
     memory_.parts.push_back({name, bytes, bytes, exact});
   }
 
+  void add_native_weights() {
+    for (const model::ComponentWeight& part : request_.weights.native(request_.ranks)) {
+      add("weights: " + std::string(model::name_of(part.component)), as_real(part.bytes), true);
+      mapped_ += as_real(part.bytes);
+    }
+  }
+
   void add_weights() {
+    if (is_native(request_)) return add_native_weights();
     const model::RankMemory weights = request_.weights.of(request_.ranks);
+    // rank_memory has the whole Markov head, as the native engine needs it; vLLM cuts it like the output
+    // head.
+    const double uncut = markov_bytes_elsewhere(request_);
     const double attention = as_real(weights.attention_split + weights.attention_replicated);
     // rank_memory counts the head packed; without packing a third more of it.
     const double head = as_real(split_.vocabulary * request_.model.hidden_size) * 2;
@@ -77,24 +81,30 @@ class MemoryPlanner {
     add("weights: routed experts", as_real(weights.routed_experts), true);
     add("weights: attention", attention, true);
     add("weights: shared experts, routers, streams, Engram projections", others, true);
-    if (weights.drafter > 0) add("weights: drafter", as_real(weights.drafter), true);
+    if (weights.drafter > 0) add("weights: drafter", as_real(weights.drafter) - uncut, true);
     if (weights.vision > 0) add("weights: vision tower", as_real(weights.vision), true);
     add(packed ? "weights: embedding, packed head" : "weights: embedding, head", ends, true);
     if (request_.carveout_weights) add("of these in the display reserve", -ends, true);
-    mapped_ += as_real(weights.total) + (packed ? 0 : head / 4) - (request_.carveout_weights ? ends : 0);
+    mapped_ +=
+        as_real(weights.total) - uncut + (packed ? 0 : head / 4) - (request_.carveout_weights ? ends : 0);
   }
 
   void add_caches() {
     const double bytes = cache_capacity(request_).bytes;
     add(is_native(request_) ? "KV caches (exact)" : "KV cache", bytes, true);
     mapped_ += bytes;
+    if (!is_native(request_)) return;
+    const int64_t engram = model::native_engram_cache_bytes(request_.model, request_.engram_cache_bytes);
+    if (engram > 0) add("cache of Engram rows", as_real(engram), true);
   }
 
   void add_runtime() {
     const Calibration& c = calibration();
-    const double rows = as_real(request_.max_num_batched_tokens);
-    const double workspace = rows * (is_native(request_) ? native_row_bytes(request_.model, split_)
-                                                         : c.workspace_bytes_per_row.value);
+    const double workspace =
+        is_native(request_)
+            ? as_real(model::native_step_bytes(request_.model, split_, request_.max_num_batched_tokens,
+                                               request_.max_num_seqs))
+            : as_real(request_.max_num_batched_tokens) * c.workspace_bytes_per_row.value;
     const int64_t captured =
         std::accumulate(request_.captured_sizes.begin(), request_.captured_sizes.end(), int64_t{0});
     const double graphs = as_real(captured) * c.graph_bytes_per_row.value;
@@ -165,6 +175,22 @@ UniformPages uniform_pages(const PlanRequest& request) {
   return pages;
 }
 
+int64_t least_native_cache_bytes(const PlanRequest& request) {
+  PlanRequest bare = request;
+  bare.kv_bytes = 0;
+  bare.prefix_caching = false;
+  const model::NativeCacheBytes bytes = native_cache(bare);
+  return bytes.total() - bytes.global + std::llround(native_block_bytes(request));
+}
+
+double markov_bytes_elsewhere(const PlanRequest& request) {
+  const model::ModelConfig& c = request.model;
+  if (is_native(request) || c.num_nextn_predict_layers == 0) return 0;
+  constexpr int64_t kBf16Bytes = 2;
+  const int64_t here = model::split_for(c, request.ranks).vocabulary;
+  return as_real((c.vocab_size - here) * c.dspark_markov_rank * kBf16Bytes);
+}
+
 CacheCapacity cache_capacity(const PlanRequest& request) {
   CacheCapacity capacity;
   capacity.growth_per_token = model::cache_cost(request.model).growth_per_token;
@@ -174,6 +200,11 @@ CacheCapacity cache_capacity(const PlanRequest& request) {
     capacity.bytes = as_real(bytes.total());
     capacity.tokens = request.max_num_seqs * request.max_model_len;
     capacity.windows = as_real(request.max_num_seqs);
+    const double block = native_block_bytes(request);
+    if (request.kv_bytes > 0 && block > 0) {  // sequences share what there is
+      capacity.tokens = std::llround(as_real(bytes.global) / block) * model::kNativeBlockTokens;
+      capacity.windows = as_real(capacity.tokens) / as_real(request.max_model_len);
+    }
     capacity.bytes_per_token = capacity.bytes / as_real(std::max<int64_t>(1, capacity.tokens));
     return capacity;
   }

@@ -5,8 +5,8 @@
 //   memory.available_head();               // what MemAvailable falls to on the head, in bytes
 //   const CacheCapacity capacity = cache_capacity(request);
 //
-// Weights and the native engine's caches are exact; what else a rank takes is calibrated
-// (ops/plan/calibration.h).
+// Weights and the native engine's caches are exact, as it counts them itself (spark-engine --check); what
+// else a rank takes is calibrated (ops/plan/calibration.h).
 #pragma once
 
 #include <string>
@@ -46,6 +46,13 @@ struct UniformPages {
   double bytes_per_token(int64_t block_size) const;
 };
 UniformPages uniform_pages(const PlanRequest& request);
+
+// The smallest kv_cache_memory_bytes with which the native engine starts.
+int64_t least_native_cache_bytes(const PlanRequest& request);
+
+// Of the drafter's Markov head, what a vLLM rank leaves to the others; 0 for the native engine, whose ranks
+// all have the whole of it.
+double markov_bytes_elsewhere(const PlanRequest& request);
 
 struct CacheCapacity {
   std::string accounting;  // the model's name

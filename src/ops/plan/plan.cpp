@@ -99,9 +99,23 @@ class ChangeFinder {
                         "page tables are packed; the memory saver must be installed"});
   }
 
+  // Sequences then share what there is; what nobody needs at the same time is not missed.
+  void native_cache(const Setter& set) {
+    const auto now = static_cast<int64_t>(cache_capacity(request_).bytes);
+    const int64_t least = least_native_cache_bytes(request_);
+    const auto value = largest_that_fits(request_, set, least, now - 1, kKvStep);
+    if (!value) return;
+    PlanRequest changed = request_;
+    changed.kv_bytes = *value;
+    const CacheCapacity capacity = cache_capacity(changed);
+    add("engine.kv_cache_memory_bytes", now, *value,
+        "sequences share " + plain(capacity.tokens) +
+            " tokens of cache; the youngest is paused when it is full");
+  }
+
   void cache() {
-    if (native_engine(request_)) return;
     const Setter set = [](PlanRequest& request, int64_t value) { request.kv_bytes = value; };
+    if (native_engine(request_)) return native_cache(set);
     const UniformPages pages = uniform_pages(request_);
     const int64_t window = pages.request_pages * pages.page_bytes;
     const auto lower_value = largest_that_fits(request_, set, window, request_.kv_bytes - 1, kKvStep);
@@ -207,7 +221,7 @@ std::vector<std::string> reasons_against(const PlanRequest& request) {
     double process = 0;
     for (const MemoryPart& part : memory.parts) {
       const bool own = part.name.starts_with("weights") || part.name.starts_with("KV") ||
-                       part.name.starts_with("activation");
+                       part.name.starts_with("activation") || part.name.starts_with("cache");
       if (own) process += part.head;
     }
     const double limit = static_cast<double>(request.service_memory_max_gib) * kGibibyte;
@@ -235,6 +249,7 @@ Plan make_plan(const PlanRequest& request, const PlanOptions& options) {
                 guess ? "did you mean \"" + *guess + "\"?" : "prose and code are known");
   }
   if (request.max_model_len < 1 || request.max_num_seqs < 1 || request.max_num_batched_tokens < 1 ||
+      request.kv_bytes < 0 ||
       (request.engine == EngineKind::kVllm && (request.kv_bytes < 1 || request.block_size < 1))) {
     throw Error("sizes must be positive", request.profile,
                 "correct max_model_len, max_num_seqs, "

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/site/engine_render.h"
+#include "ops/site/text_forms.h"
 
 namespace spark::ops {
 namespace {
@@ -11,6 +12,22 @@ constexpr int64_t kBasePage = 4096;
 constexpr int64_t kDefaultBlock = 256;
 constexpr int64_t kNativeStepRows = 512;
 constexpr int64_t kNativeSequences = 8;
+
+// What spark-engine does with the arguments, where the profile leaves them out with its defaults.
+void read_native(const Site& site, PlanRequest& request) {
+  constexpr int64_t kEngramCacheMib = 256;
+  const ServerArguments arguments(site.profile.serve_args);
+  const EngineSettings& engine = site.engine;
+  request.kv_bytes = engine.kv_cache_memory_bytes.value_or(0);
+  request.prefix_caching = !arguments.has("--no-enable-prefix-caching");
+  const auto mib = arguments.value("--engram-cache-mib");
+  request.engram_cache_bytes = (mib ? whole_number(*mib).value_or(0) : kEngramCacheMib) << 20;
+  const bool drafts =
+      request.model.num_nextn_predict_layers > 0 && !(engine.speculative && engine.speculative->empty());
+  request.drafts = drafts ? std::min(engine.draft_tokens.value_or(request.model.dspark_block_size),
+                                     request.model.dspark_block_size)
+                          : 0;
+}
 
 int64_t needed(const std::optional<int64_t>& value, const char* where, Faults& faults) {
   if (value) return *value;
@@ -48,22 +65,13 @@ void read_host(const ClusterProfile& profile, PlanRequest& request) {
 
 }  // namespace
 
-RankWeights::RankWeights(const model::ModelConfig& config, const std::vector<int64_t>& ranks)
-    : config_(config) {
-  const std::vector<model::TensorEntry> tensors = model::tensor_catalogue(config);
-  for (const int64_t count : ranks) {
-    try {
-      by_ranks_[count] = model::rank_memory(tensors, model::split_for(config, count));
-    } catch (const Error&) {
-      continue;  // of() says it when somebody asks
-    }
-  }
-}
-
-model::RankMemory RankWeights::of(int64_t ranks) const {
-  const auto found = by_ranks_.find(ranks);
-  if (found != by_ranks_.end()) return found->second;
-  return model::rank_memory(model::tensor_catalogue(config_), model::split_for(config_, ranks));
+const RankWeights::Entry& RankWeights::entry(int64_t ranks) const {
+  const auto found = known_->find(ranks);
+  if (found != known_->end()) return found->second;
+  const model::RankSplit split = model::split_for(config_, ranks);
+  const std::vector<model::TensorEntry> tensors = model::tensor_catalogue(config_);
+  Entry entry = {model::rank_memory(tensors, split), model::native_gpu_weights(tensors, split)};
+  return known_->emplace(ranks, std::move(entry)).first->second;
 }
 
 PlanRequest plan_request(const Site& site, const model::ModelConfig& model, Faults& faults) {
@@ -90,7 +98,7 @@ PlanRequest plan_request(const Site& site, const model::ModelConfig& model, Faul
     faults.push_back(
         {"engine.nodes", std::to_string(request.ranks) + " ranks", "one to eight, one per node"});
   }
-  request.weights = RankWeights(model, {request.ranks, 3, 4});
+  request.weights = RankWeights(model);
   if (site.nodes_loaded && map_nodes == request.ranks) {
     for (int64_t rank = 0; rank < map_nodes; ++rank) {
       const Node* node = site.nodes.with_rank(rank);
@@ -103,7 +111,7 @@ PlanRequest plan_request(const Site& site, const model::ModelConfig& model, Faul
     request.max_num_seqs = engine.max_num_seqs.value_or(kNativeSequences);
     request.max_num_batched_tokens = engine.max_num_batched_tokens.value_or(kNativeStepRows);
     request.service_memory_max_gib = profile.native.memory_max_gib;
-    request.drafts = model.num_nextn_predict_layers > 0 ? model.dspark_block_size : 0;
+    read_native(site, request);
     return request;
   }
   request.max_num_seqs = needed(engine.max_num_seqs, "engine.max_num_seqs", faults);

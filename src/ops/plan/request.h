@@ -7,28 +7,38 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/config.h"
-#include "model/split.h"
+#include "model/native_memory.h"
 #include "ops/site/site.h"
 
 namespace spark::ops {
 
-// The weights of a rank, for every number of ranks over which the model splits. Going through all tensors
-// takes a while, and the search for a change asks often.
+// The weights of a rank. Going through all tensors takes a while, and the search for a change asks often:
+// what was asked once is kept, by all copies together.
 class RankWeights {
  public:
   RankWeights() = default;
-  RankWeights(const model::ModelConfig& config, const std::vector<int64_t>& ranks);
+  explicit RankWeights(model::ModelConfig config) : config_(std::move(config)) {}
 
   // Throws Error (that of split_for) when the model does not split over `ranks`.
-  model::RankMemory of(int64_t ranks) const;
+  const model::RankMemory& of(int64_t ranks) const { return entry(ranks).published; }
+  // What the native engine allocates.
+  const std::vector<model::ComponentWeight>& native(int64_t ranks) const { return entry(ranks).native; }
 
  private:
+  struct Entry {
+    model::RankMemory published;
+    std::vector<model::ComponentWeight> native;
+  };
+  const Entry& entry(int64_t ranks) const;
+
   model::ModelConfig config_;
-  std::map<int64_t, model::RankMemory> by_ranks_;
+  std::shared_ptr<std::map<int64_t, Entry>> known_ = std::make_shared<std::map<int64_t, Entry>>();
 };
 
 struct PlanRequest {
@@ -49,8 +59,10 @@ struct PlanRequest {
   int64_t max_model_len = 0;
   int64_t max_num_seqs = 0;
   int64_t max_num_batched_tokens = 0;
-  int64_t kv_bytes = 0;    // vllm; the native engine derives it
-  int64_t block_size = 0;  // vllm
+  int64_t kv_bytes = 0;            // native: 0 is room for every sequence's whole context
+  bool prefix_caching = false;     // native: checkpoints of the prefix cache are counted
+  int64_t engram_cache_bytes = 0;  // native
+  int64_t block_size = 0;          // vllm
   std::vector<int64_t> captured_sizes;
   int64_t drafts = 0;             // per stream and step; 0: no speculation
   bool adaptive = false;          // verification shortens with load

@@ -6,6 +6,7 @@
 #include "model/cost.h"
 #include "model/layer_plan.h"
 #include "model/split.h"
+#include "ops/plan/memory.h"
 
 namespace spark::ops {
 namespace {
@@ -135,7 +136,9 @@ StepTime SpeedModel::step(const Workload& workload, int64_t streams, int64_t con
                     .rows_per_stream = rows_per_stream,
                     .context = context,
                     .routing_exponent = is_fitted(request) ? c.routing_exponent.value : 1});
-    return bytes.target + (request.drafts > 0 ? bytes.draft : 0);
+    // The Markov head is read for every draft of a block; a vLLM rank reads its part only.
+    const double markov = to_real(request.model.dspark_block_size) * markov_bytes_elsewhere(request);
+    return bytes.target + (request.drafts > 0 ? bytes.draft - markov : 0);
   };
   const auto below = static_cast<int64_t>(std::floor(1 + drafts));
   const double share = 1 + drafts - to_real(below);

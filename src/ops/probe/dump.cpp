@@ -4,7 +4,7 @@
 #include <charconv>
 #include <filesystem>
 
-#include "common/file.h"
+#include "common/new_folder.h"
 
 namespace spark::ops {
 namespace {
@@ -232,29 +232,20 @@ std::string format_dump(const ProbeDump& dump) {
 }
 
 void record_dump(const ProbeDump& dump, const std::string& folder) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  if (fs::exists(folder, ignored) && !fs::is_empty(folder, ignored)) {
-    throw Error("is not empty", folder, "name a folder that does not exist yet");
-  }
   Faults faults;
   for (const auto& [path, content] : dump.files) {
     if (!stays_below(path)) faults.push_back({path, "is no path that can be recorded", {}});
   }
   throw_if_any(faults, "the node's answer");
-  const auto write = [&](const std::string& relative, const std::string& content) {
-    const fs::path target = fs::path(folder) / relative;
-    std::error_code failed;
-    fs::create_directories(target.parent_path(), failed);
-    if (failed) throw Error("cannot be created: " + failed.message(), target.parent_path().string());
-    write_file_atomic(target.string(), content);
-  };
-  for (const auto& [path, content] : dump.files) write(path.substr(1), content + "\n");
+  NewFolder tree(folder);
+  for (const auto& [path, content] : dump.files) tree.write(path.substr(1), content + "\n");
   for (const auto& [name, answer] : dump.commands) {
-    write(".commands/" + name, answer.output + "\n");
-    if (answer.status != 0) write(".commands/" + name + ".status", std::to_string(answer.status) + "\n");
-    if (!answer.error.empty()) write(".commands/" + name + ".error", answer.error + "\n");
+    const std::string place = ".commands/" + name;
+    tree.write(place, answer.output + "\n");
+    if (answer.status != 0) tree.write(place + ".status", std::to_string(answer.status) + "\n");
+    if (!answer.error.empty()) tree.write(place + ".error", answer.error + "\n");
   }
+  tree.commit();
 }
 
 }  // namespace spark::ops

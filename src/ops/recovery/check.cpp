@@ -88,8 +88,7 @@ Findings check_recovery(const Host& host, const RecoveryPolicy& policy, const No
     finding.severity = mild ? Severity::kWarning : Severity::kError;
     findings.push_back(std::move(finding));
   }
-  std::stable_sort(findings.begin(), findings.end(),
-                   [](const Finding& a, const Finding& b) { return a.severity < b.severity; });
+  warnings_first(findings);
   return findings;
 }
 

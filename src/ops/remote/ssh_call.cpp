@@ -88,6 +88,9 @@ void SshCall::finish() {
   done_ = true;
   result_.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
   classify();
+  // A client that ended by itself may have left a shared connection in the background, and with it, in this
+  // group, the ProxyCommand or jump that carries it.
+  if (process_ && process_->ended()) process_->spare_group();
   process_.reset();
 }
 

@@ -14,7 +14,8 @@ bool is_name(const std::string& word) {
 
 bool is_switch(const std::string& name) {
   const Setting* row = setting_of_argument(name);
-  return row != nullptr && (row->kind == SettingKind::kSwitch || row->kind == SettingKind::kSwitchOff);
+  return row != nullptr && (row->kind == SettingKind::kSwitch || row->kind == SettingKind::kSwitchOff ||
+                            row->kind == SettingKind::kSwitchPair);
 }
 
 class SettingsReader {
@@ -130,7 +131,8 @@ EngineSettings read_engine_settings(const ClusterProfile& profile, Faults& fault
   settings.max_num_seqs = reader.count("--max-num-seqs");
   settings.max_num_batched_tokens = reader.count("--max-num-batched-tokens");
   settings.max_parallel_prefills = reader.count("--max-parallel-prefills");
-  settings.kv_cache_memory_bytes = reader.count("--kv-cache-memory-bytes");
+  settings.kv_cache_memory_bytes =
+      reader.count("--kv-cache-memory-bytes", profile.engine_kind == EngineKind::kNative ? 0 : 1);
   settings.block_size = reader.count("--block-size");
   settings.max_cudagraph_capture_size = reader.count("--max-cudagraph-capture-size", 0);
   reader.speculative(settings);

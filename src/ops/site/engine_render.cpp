@@ -41,6 +41,13 @@ void check_words(const JsonReader& reader, const std::string& text) {
   }
 }
 
+// `words` are parted by blanks; none: anything goes.
+void check_choice(const JsonReader& reader, const std::string& text, const std::string& words) {
+  if (words.empty() || text.empty() || (" " + words + " ").find(" " + text + " ") != std::string::npos)
+    return;
+  reader.fault("is \"" + text + "\"", "choose one of " + words);
+}
+
 class EngineRenderer {
  public:
   EngineRenderer(const Json& profile, Faults& faults)
@@ -90,7 +97,8 @@ class EngineRenderer {
     for (const char* key : required) {
       if (!reader.field(key).present()) reader.field(key).fault("is missing");
     }
-    if (find("speculative") != nullptr) {
+    // The native engine's drafter comes with the checkpoint; {} turns it off.
+    if (kind_ == EngineKind::kVllm && find("speculative") != nullptr) {
       for (const char* key : {"method", "num_speculative_tokens"}) {
         if (!reader.field("speculative").field(key).present())
           reader.field("speculative").field(key).fault("is missing");
@@ -157,6 +165,7 @@ class EngineRenderer {
 
   Json speculative() const {
     const Json& given = *find("speculative");
+    if (kind_ == EngineKind::kNative) return given;
     Json config = Json::object();
     const auto copy = [&](const char* key) {
       if (given.contains(key)) config[key] = given[key];
@@ -219,6 +228,11 @@ class EngineRenderer {
     for (const Setting& row : tables.arguments) {
       const Json value = value_of(row.key, source);
       if (value.is_null()) continue;
+      if (row.kind == SettingKind::kSwitchPair) {
+        out_.arguments.push_back(value.get<bool>() ? row.name : negative_name(row.name));
+        note_source(out_.arguments.back(), source);
+        continue;
+      }
       if (row.kind == SettingKind::kSwitch || row.kind == SettingKind::kSwitchOff) {
         if (value.get<bool>() == (row.kind == SettingKind::kSwitch)) {
           out_.arguments.emplace_back(row.name);
@@ -257,7 +271,9 @@ void check_setting(const JsonReader& reader, const Setting& row) {
   const auto high = static_cast<int64_t>(std::min(row.high, static_cast<double>(kLargestExactDouble)));
   switch (row.kind) {
     case SettingKind::kInteger:
-      reader.integer(low, high);
+      if (const int64_t value = reader.integer(low, high, low); value % row.multiple != 0) {
+        reader.fault("is " + std::to_string(value) + ", no multiple of " + std::to_string(row.multiple));
+      }
       return;
     case SettingKind::kNumber:
       reader.number(row.low, row.high);
@@ -267,11 +283,13 @@ void check_setting(const JsonReader& reader, const Setting& row) {
       const std::string text = reader.string();
       if (reader.json()->is_string() && text.empty()) reader.fault("is empty");
       check_words(reader, text);
+      check_choice(reader, text, row.words);
       return;
     }
     case SettingKind::kDigit:
     case SettingKind::kSwitch:
     case SettingKind::kSwitchOff:
+    case SettingKind::kSwitchPair:
       reader.boolean();
       return;
     case SettingKind::kList:

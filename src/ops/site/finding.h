@@ -8,6 +8,7 @@
 // never clean. `rule` is stable: scripts may rely on it, and docs/doctor.md has a section of that name.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -30,5 +31,11 @@ struct Finding {
 };
 
 using Findings = std::vector<Finding>;
+
+// The order in which they are printed: errors last, where a terminal shows them.
+inline void warnings_first(Findings& findings) {
+  std::stable_sort(findings.begin(), findings.end(),
+                   [](const Finding& a, const Finding& b) { return a.severity < b.severity; });
+}
 
 }  // namespace spark::ops

@@ -234,7 +234,7 @@ std::string settings_markdown() {
       case SettingKind::kNumber:
         return "number";
       case SettingKind::kText:
-        return "text";
+        return row.words[0] == '\0' ? "text" : "one of " + std::string(row.words);
       case SettingKind::kList:
         return "list of texts";
       case SettingKind::kObject:
@@ -264,7 +264,9 @@ std::string settings_markdown() {
         const std::string carrier = row.name == nullptr   ? ""
                                     : row.name[0] == '\0' ? "first argument"
                                                           : "`" + std::string(row.name) + "`";
-        table.add({key, row.key[0] == '@' ? "derived" : kind(row), carrier, row.meaning});
+        const std::string other =
+            row.kind == SettingKind::kSwitchPair ? ", `" + negative_name(row.name) + "`" : std::string();
+        table.add({key, row.key[0] == '@' ? "derived" : kind(row), carrier + other, row.meaning});
       }
     }
     text += table.markdown();

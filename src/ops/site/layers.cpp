@@ -236,7 +236,8 @@ const std::vector<std::string>& site_paths() {
 
 Json load_json(const Repository& repository, const std::string& path, FileFaults& faults) {
   try {
-    return parse_json(repository.read(path), path, {.max_depth = 32, .max_bytes = size_t{8} << 20});
+    return parse_json(repository.read(path), path,
+                      {.max_depth = 32, .max_bytes = size_t{8} << 20, .max_members = 4096});
   } catch (const Error& error) {
     faults.push_back({path, {"", error.what(), error.hint()}});
     return {};

@@ -5,6 +5,8 @@
 namespace spark::ops {
 namespace {
 
+constexpr const char* kSparkManagementInterface = "enP7s7";  // the 10 GbE port of every DGX Spark
+
 std::string entry_path(const NodeMap& map, const Node& node, const char* field) {
   for (size_t i = 0; i < map.nodes.size(); ++i) {
     if (&map.nodes[i] == &node) return "nodes[" + std::to_string(i) + "]." + field;
@@ -31,6 +33,29 @@ std::vector<std::string> opposite_devices(const ClusterProfile& profile, const N
   return devices;
 }
 
+// UCX joins the native engine's ranks. It is given every port that a cable leads from, and told that a RoCE
+// port reaches its own subnet only: so it takes, for each peer, the two ports of that peer's cable, which are
+// other ones for every peer. (Otherwise it takes every RoCE port to reach every other one.) Newer versions
+// than 1.16 look routes up instead, with the same result. The management interface is there for ranks that no
+// cable joins: the opposite one of a ring of four. Over TCP alone a node cannot tell which of a peer's
+// addresses it reaches, so there UCX is given one interface that reaches all.
+void add_ucx_variables(const ClusterProfile& profile, const NodeMap& map, const Node& node,
+                       std::map<std::string, NodeVariable>& variables) {
+  const auto add = [&](const char* name, const std::string& value, const char* field) {
+    if (!value.empty() && !profile.environment.contains(name))
+      variables[name] = {value, entry_path(map, node, field)};
+  };
+  if (profile.host.hardware != "spark")
+    return add("UCX_NET_DEVICES", node.management_interface, "management_interface");
+  std::string ports;
+  for (const std::string& device : node.devices()) ports += (ports.empty() ? "" : ",") + device + ":1";
+  if (ports.empty()) return;
+  const std::string& named = node.management_interface;
+  add("UCX_NET_DEVICES", ports + "," + (named.empty() ? kSparkManagementInterface : named), "roce_peer_hcas");
+  add("UCX_IB_ROCE_LOCAL_SUBNET", "y", "roce_peer_hcas");
+  if (node.roce_gid_index) add("UCX_IB_GID_INDEX", std::to_string(*node.roce_gid_index), "roce_gid_index");
+}
+
 }  // namespace
 
 std::string peer_devices_json(const ClusterProfile& profile, const NodeMap& map, const Node& node) {
@@ -48,7 +73,10 @@ std::map<std::string, NodeVariable> node_environment(const ClusterProfile& profi
                                                      const Node& node) {
   std::map<std::string, NodeVariable> result;
   for (const auto& [name, value] : profile.environment) result[name] = {value, "profile"};
-  if (profile.engine_kind == EngineKind::kNative) return result;
+  if (profile.engine_kind == EngineKind::kNative) {
+    add_ucx_variables(profile, map, node, result);
+    return result;
+  }
   SPARK_CHECK(profile.transport != nullptr);
   const TransportTraits& transport = *profile.transport;
   const std::string prefix = transport.prefix;

@@ -65,7 +65,13 @@ std::string Repository::read(const std::string& path) const {
     return *found->second;
   }
   std::error_code error;
-  if (!fs::exists(absolute(inside), error)) throw Error("does not exist", inside);
+  if (!fs::exists(absolute(inside), error)) {
+    const bool elsewhere = !fs::is_directory(absolute("config"), error);
+    throw Error(
+        "does not exist", inside,
+        elsewhere ? "this folder has no config/: run spark in the repository, or name that with --repository"
+                  : "");
+  }
   if (!fs::is_regular_file(absolute(inside), error)) throw Error("is not a regular file", inside);
   return read_file(absolute(inside), kMaxFileBytes);
 }

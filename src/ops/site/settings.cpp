@@ -56,9 +56,17 @@ std::string known_meaning(std::span<const KnownName> names, std::string_view nam
 
 }  // namespace
 
+std::string negative_name(std::string_view name) {
+  return "--no-" + std::string(name.substr(2));
+}
+
 const Setting* setting_of_argument(std::string_view name) {
-  const Setting* row = row_named(vllm_arguments(), name);
-  return row != nullptr ? row : row_named(native_arguments(), name);
+  if (const Setting* row = row_named(vllm_arguments(), name)) return row;
+  if (const Setting* row = row_named(native_arguments(), name)) return row;
+  for (const Setting& row : native_arguments()) {
+    if (row.kind == SettingKind::kSwitchPair && name == negative_name(row.name)) return &row;
+  }
+  return nullptr;
 }
 
 const Setting* setting_of_variable(std::string_view name) {

@@ -96,7 +96,8 @@ void write_experiment(const Repository& repository, const std::string& output, c
   if (!path.starts_with(std::string(kFolder) + "/") || !path.ends_with(".json")) {
     throw Error("is not below experiments/", output, "name a new file such as experiments/mine.json");
   }
-  if (std::filesystem::exists(repository.absolute(path))) {
+  std::error_code failed;
+  if (std::filesystem::exists(std::filesystem::symlink_status(repository.absolute(path), failed))) {
     throw Error("exists already", output, "nothing was written: choose another name, or remove it first");
   }
   Faults faults;
@@ -109,7 +110,8 @@ void write_experiment(const Repository& repository, const std::string& output, c
     faults.push_back({finding.where, finding.evidence + "; expected " + finding.expected, finding.fix});
   }
   throw_if_any(faults, output, "nothing was written");
-  std::filesystem::create_directories(repository.absolute(kFolder));
+  std::filesystem::create_directories(repository.absolute(kFolder), failed);
+  if (failed) throw Error("cannot be created: " + failed.message(), kFolder);
   write_file_atomic(repository.absolute(path), document.dump(2) + "\n");
 }
 

@@ -11,11 +11,14 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
+#include <sstream>
 
 #include "common/json.h"
 #include "common/process.h"
 #include "e2e/ranks/engine_process.h"
 #include "engine/checkpoint/synthetic.h"
+#include "ops/site/settings.h"
 #include "unit/checkpoint/temporary_folder.h"
 
 namespace spark::e2e {
@@ -292,6 +295,16 @@ TEST(RanksE2e, RanksThatDoNotFitAreToldWhy) {
 // the CPU in place of what this machine has not.
 class NativeProfiles : public testing::TestWithParam<std::string> {};
 
+Json rendered_launches(const std::string& profile, bool ring) {
+  const ProcessResult rendered =
+      run_process({SPARK_CLI, "--repository", SPARK_SOURCE_DIR, "--site-config", "config/site.example.json",
+                   "--cluster-config", profile, "--nodes-config",
+                   ring ? "config/examples/nodes-ring4.json" : "config/nodes.example.json", "render", "--all",
+                   "--format", "json", "--model-dir", checkpoint()});
+  EXPECT_EQ(rendered.exit_code, 0) << rendered.error;
+  return rendered.exit_code == 0 ? Json::parse(rendered.output) : Json::array();
+}
+
 std::vector<std::string> adapted(const Json& command, const std::string& master_port) {
   std::vector<std::string> words = command.get<std::vector<std::string>>();
   words[0] = SPARK_ENGINE;
@@ -312,13 +325,7 @@ std::vector<std::string> adapted(const Json& command, const std::string& master_
 TEST_P(NativeProfiles, StartAnEngineThatAnswers) {
   const std::string profile = GetParam();
   const bool ring = profile.find("tp4") != std::string::npos;
-  const ProcessResult rendered =
-      run_process({SPARK_CLI, "--repository", SPARK_SOURCE_DIR, "--site-config", "config/site.example.json",
-                   "--cluster-config", profile, "--nodes-config",
-                   ring ? "config/examples/nodes-ring4.json" : "config/nodes.example.json", "render", "--all",
-                   "--format", "json", "--model-dir", checkpoint()});
-  ASSERT_EQ(rendered.exit_code, 0) << rendered.error;
-  const Json launches = Json::parse(rendered.output);
+  const Json launches = rendered_launches(profile, ring);
   ASSERT_EQ(launches.size(), ring ? 4U : 3U);
   const engine::TemporaryFolder folder;
   const std::string master_port = std::to_string(free_port());
@@ -337,6 +344,64 @@ TEST_P(NativeProfiles, StartAnEngineThatAnswers) {
   EXPECT_NE(complete(port, "Hello", 4).find("\"text\":"), std::string::npos);
   head->signal(SIGTERM);
   for (const auto& rank : ranks) EXPECT_EQ(rank->wait(30), 0) << rank->messages();
+}
+
+// All flags at once, as rendered; what they name on a node is replaced.
+TEST(ProfileFlags, AreTakenByTheProgram) {
+  const Json launches = rendered_launches("tests/data/site/native-every-setting.json", true);
+  ASSERT_EQ(launches.size(), 4u);
+  const engine::TemporaryFolder folder;
+  const std::string key = folder.path() + "/key", more = folder.path() + "/more.yaml";
+  std::ofstream(key) << "k3y\n";
+  std::ofstream(more) << "max-num-seqs: 3\n";
+  for (const Json& launch : launches) {
+    std::vector<std::string> words = adapted(launch["command"], "29501");
+    const std::map<std::string, std::string> instead = {
+        {"--api-key-file", key}, {"--config", more}, {"--kv-cache-memory-bytes", "268435456"}};
+    for (size_t i = 1; i + 1 < words.size(); ++i) {
+      if (const auto found = instead.find(words[i]); found != instead.end()) words[i + 1] = found->second;
+    }
+    words.push_back("--check");
+    const ProcessResult result = run_process(words);
+    EXPECT_EQ(result.exit_code, 0) << result.error;
+    EXPECT_NE(result.output.find("ready to start"), std::string::npos) << result.output;
+  }
+}
+
+// Every flag of the program is a typed setting of a profile, or has a reason not to be.
+TEST(ProfileFlags, AreAllTheProgramHas) {
+  const std::set<std::string> elsewhere = {"--help",      "--version",     "--check",
+                                           "--config",   // a profile is the file with the flags
+                                           "--api-key",  // shows in the process list
+                                           "--uds",      // a profile's API has a port
+                                           "--node-rank", "--master-addr", "--master-port",
+                                           "--headless"};  // added for every rank
+  std::set<std::string> settings;
+  for (const ops::Setting& row : ops::native_arguments()) {
+    settings.insert(row.name);
+    if (row.kind == ops::SettingKind::kSwitchPair) settings.insert(ops::negative_name(row.name));
+  }
+  settings.erase("");
+  const ProcessResult help = run_process({SPARK_ENGINE, "--help"});
+  ASSERT_EQ(help.exit_code, 0);
+  std::set<std::string> flags;
+  std::istringstream lines(help.output);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find_first_not_of(' ') == std::string::npos || line[line.find_first_not_of(' ')] != '-')
+      continue;
+    std::string names = line.substr(line.find_first_not_of(' '));
+    names = names.substr(0, names.find_first_of(" ={"));
+    std::istringstream parts(names);
+    for (std::string name; std::getline(parts, name, ',');) {
+      if (name.starts_with("--")) flags.insert(name);
+    }
+  }
+  EXPECT_GT(flags.size(), 30u) << help.output;
+  for (const std::string& flag : flags) {
+    EXPECT_EQ(settings.count(flag) + elsewhere.count(flag), 1u)
+        << flag << ": add a row to native_arguments(), or a reason here";
+  }
+  for (const std::string& setting : settings) EXPECT_EQ(flags.count(setting), 1u) << setting;
 }
 
 INSTANTIATE_TEST_SUITE_P(RanksE2e, NativeProfiles,

@@ -109,6 +109,41 @@ TEST(HostCommunicator, SumsPartialsInDouble) {
   }
 }
 
+// Each term is rounded once, then their sum in order.
+TEST(HostCommunicator, SumsTermsOfPartialsInOrder) {
+  const int32_t terms = 4, cols = 33;
+  for (const int32_t ranks : {1, 2, 3, 4}) {
+    for (const int32_t rows : {1, 2, 9}) {
+      const auto values = static_cast<size_t>(rows * terms * cols);
+      std::vector<double> sum(values, 0.0);
+      for (int32_t rank = 0; rank < ranks; ++rank) {
+        const auto part = random_partials(rank, values);
+        for (size_t i = 0; i < values; ++i) sum[i] += part[i];
+      }
+      std::vector<uint16_t> expected(static_cast<size_t>(rows * cols));
+      for (size_t i = 0; i < expected.size(); ++i) {
+        const size_t row = i / static_cast<size_t>(cols);
+        float total = 0;
+        for (size_t term = 0; term < static_cast<size_t>(terms); ++term) {
+          const size_t at = (row * static_cast<size_t>(terms) + term) * static_cast<size_t>(cols);
+          total += bf16_to_float(double_to_bf16(sum[at + i % static_cast<size_t>(cols)]));
+        }
+        expected[i] = float_to_bf16(total);
+      }
+      for (const size_t one_shot : {size_t{1} << 30, size_t{0}}) {
+        on_ranks(ranks, [&](Transport& transport) {
+          HostCommunicator communicator(transport, one_shot);
+          const auto x = random_partials(transport.rank(), values);
+          std::vector<uint16_t> y(expected.size(), 7);
+          communicator.sum_partials(
+              {.x = x.data(), .rows = rows, .terms = terms, .cols = cols, .y = y.data()});
+          if (y != expected) throw Error("another sum on rank " + std::to_string(transport.rank()));
+        });
+      }
+    }
+  }
+}
+
 TEST(CollectiveDtype, AutoIsWhatTheBackendCan) {
   using enum CollectiveDtype;
   EXPECT_EQ(resolve(kAuto, true), kFp64);

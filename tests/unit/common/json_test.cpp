@@ -72,5 +72,26 @@ TEST(Faults, AreListedUpToAHundred) {
   }
 }
 
+// The library's builder compares every key with all before it, which took minutes here.
+TEST(Json, WideObjectsTakeLinearTime) {
+  constexpr int kMembers = 200'000;
+  std::string text = "{";
+  for (int i = 0; i < kMembers; ++i) text += "\"key " + std::to_string(i) + "\":" + std::to_string(i) + ",";
+  const Json wide = parse_json(text + "\"last\":[{},[]]}", "wide");
+  ASSERT_EQ(wide.size(), kMembers + 1u);
+  EXPECT_EQ(wide.begin().key(), "key 0");
+  EXPECT_EQ(wide["last"].dump(), "[{},[]]");
+  EXPECT_THROW(parse_json(text + "\"key 7\":0}", "wide"), Error);
+  EXPECT_THROW(parse_json(text + "\"last\":0}", "wide", {.max_members = kMembers}), Error);
+}
+
+TEST(Json, EveryKindOfValueIsBuilt) {
+  const std::string text =
+      R"([null,true,false,-3,18446744073709551615,0.5,"t\u00e9",{"a":[],"b":{"c":{}}},[[1,2],[]]])";
+  EXPECT_EQ(parse_json(text, "kinds"), Json::parse(text));
+  for (const char* scalar : {"null", "true", "5", "-5", "0.25", "\"x\"", "[]", "{}"})
+    EXPECT_EQ(parse_json(scalar, "scalar"), Json::parse(scalar)) << scalar;
+}
+
 }  // namespace
 }  // namespace spark

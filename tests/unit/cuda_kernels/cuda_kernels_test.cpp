@@ -17,9 +17,11 @@ struct Devices {
   std::unique_ptr<Backend> reference = make_reference_backend();
   std::unique_ptr<Backend> cuda = make_cuda_backend({});
   std::unique_ptr<Backend> packing = make_cuda_backend({.pack_rows_from = 1});
+  std::unique_ptr<Backend> gb10 = make_cuda_backend({.device = 1});
   Device on_reference{*reference};
   Device on_cuda{*cuda};
   Device on_packing{*packing};
+  Device on_gb10{*gb10};
 };
 Devices& devices() {
   static Devices all;
@@ -42,6 +44,8 @@ bool slow(const std::string& name) {
 
 class CudaKernel : public testing::TestWithParam<KernelCase> {};
 class SlowCudaKernel : public testing::TestWithParam<KernelCase> {};
+class Gb10Kernel : public testing::TestWithParam<KernelCase> {};
+class SlowGb10Kernel : public testing::TestWithParam<KernelCase> {};
 class PackedCudaKernel : public testing::TestWithParam<KernelCase> {};
 
 TEST_P(CudaKernel, AgreesWithTheReferenceAndIsBatchInvariant) {
@@ -51,6 +55,21 @@ TEST_P(CudaKernel, AgreesWithTheReferenceAndIsBatchInvariant) {
 
 TEST_P(SlowCudaKernel, DISABLED_AgreesWithTheReferenceAndIsBatchInvariant) {
   const cases::CaseResult result = check_case(GetParam(), devices().on_cuda, devices().on_reference);
+  EXPECT_TRUE(result.passed()) << result.trouble;
+}
+
+TEST(Emulation, HasBothDevices) {
+  EXPECT_EQ(make_cuda_backend({})->device().compute_major, 9);
+  EXPECT_EQ(make_cuda_backend({.device = 1})->device().compute_major, 12);
+}
+
+TEST_P(Gb10Kernel, AgreesWithTheReferenceAndIsBatchInvariant) {
+  const cases::CaseResult result = check_case(GetParam(), devices().on_gb10, devices().on_reference);
+  EXPECT_TRUE(result.passed()) << result.trouble;
+}
+
+TEST_P(SlowGb10Kernel, DISABLED_AgreesWithTheReferenceAndIsBatchInvariant) {
+  const cases::CaseResult result = check_case(GetParam(), devices().on_gb10, devices().on_reference);
   EXPECT_TRUE(result.passed()) << result.trouble;
 }
 
@@ -79,6 +98,19 @@ INSTANTIATE_TEST_SUITE_P(All, CudaKernel,
                          test_name);
 INSTANTIATE_TEST_SUITE_P(All, SlowCudaKernel,
                          testing::ValuesIn(cases_that([](const std::string& n) { return slow(n); })),
+                         test_name);
+// The operations with kernels of their own on SM121; everything else is the same code on both.
+bool on_sm121(const std::string& n) {
+  return contains(n, "linear/fp8") || contains(n, "linear/fp4") || contains(n, "experts/") ||
+         contains(n, "grouped_linear/tiny");
+}
+INSTANTIATE_TEST_SUITE_P(All, Gb10Kernel, testing::ValuesIn(cases_that([](const std::string& n) {
+                           return !slow(n) && on_sm121(n);
+                         })),
+                         test_name);
+INSTANTIATE_TEST_SUITE_P(All, SlowGb10Kernel, testing::ValuesIn(cases_that([](const std::string& n) {
+                           return slow(n) && on_sm121(n);
+                         })),
                          test_name);
 INSTANTIATE_TEST_SUITE_P(All, PackedCudaKernel, testing::ValuesIn(cases_that([](const std::string& n) {
                            return !slow(n) && (contains(n, "linear/bf16") || contains(n, "embed/") ||

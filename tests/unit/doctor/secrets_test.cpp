@@ -145,6 +145,22 @@ TEST(Secrets, TrackedFilesOnly) {
             std::string::npos);  // never the secret itself
 }
 
+// Two megabytes without a line end, full of beginnings: one look at each, not one at the rest of the line for
+// each.
+TEST(Secrets, OneLongLineIsReadOnce) {
+  const std::string begin = std::string("gh") + "p_";
+  std::string line;
+  while (line.size() < kSecretScanLimit) line += begin;
+  EXPECT_EQ(kinds("a", line).size(), 1u);  // one long word, which could be a token
+  std::string words;
+  while (words.size() < kSecretScanLimit) words += begin + "x ";
+  EXPECT_TRUE(kinds("a", words).empty());
+  std::string names;
+  while (names.size() < kSecretScanLimit) names += "secret ";
+  EXPECT_TRUE(kinds("a", names).empty());
+  EXPECT_EQ(kinds("a", "no\n" + words + "\n" + token(begin, 30)), Kinds{"3 a GitHub token"});
+}
+
 TEST(Secrets, WhatCannotBeListedIsNotClean) {
   const GitFolder folder;
   const SecretScan scan = scan_tracked_files(Repository(folder.path()));

@@ -347,6 +347,18 @@ TEST_F(GuardRun, FindsTheContainerAndNeedsTheEngineNoMore) {
   EXPECT_EQ(exit_code(), 1);
 }
 
+TEST_F(GuardRun, TellsWhatWasReadBackFromSwapSinceItBegan) {
+  write_file_atomic(folder_ / "root/proc/vmstat", std::string("nr_free_pages 1\npswpin 1000\n"));
+  Victim victim;
+  serve(victim);
+  start();
+  ASSERT_TRUE(armed());
+  ASSERT_TRUE(reaches("swapped_in_pages", "0"));
+  const Descriptor file(::open((folder_ / "root/proc/vmstat").c_str(), O_WRONLY));
+  ASSERT_EQ(::pwrite(file.get(), "nr_free_pages 1\npswpin 1234\n", 28, 0), 28);
+  EXPECT_TRUE(reaches("swapped_in_pages", "234"));
+}
+
 struct Count {
   long at_arming = -1;
   long later = -1;
@@ -387,6 +399,36 @@ TEST_F(GuardRun, NoAllocationAfterArming) {
   const long before = allocations;
   delete new std::string(100, 'x');
   EXPECT_GT(allocations, before);
+}
+
+// The kill itself, and everything that is said about it, needs no memory either.
+TEST_F(GuardRun, NoAllocationWhileKilling) {
+  Victim victim;
+  serve(victim);
+  write_file_atomic(folder_ / "root/proc/vmstat", std::string("pswpin 1000\n"));
+  options_.limits.interval_ms = 10;
+  Count count;
+  GuardHooks hooks;
+  hooks.context = &count;
+  hooks.armed = [](void* context) { static_cast<Count*>(context)->at_arming = allocations; };
+  std::jthread shrinks([this] {
+    armed();
+    pause_ms(50);
+    available(1000);
+  });
+  // The victim is this process's child: a zombie would be waited for as if it lived.
+  std::jthread reaper([&victim] { EXPECT_EQ(victim.ended_by(5000), SIGKILL); });
+  const int quiet = ::open("/dev/null", O_WRONLY | O_CLOEXEC), stderr_before = ::dup(2);
+  ::dup2(quiet, 2);
+  const int code = run_guard(options_, hooks);
+  const long after = allocations;
+  ::dup2(stderr_before, 2);
+  ::close(quiet);
+  ::close(stderr_before);
+  EXPECT_EQ(code, 1);
+  EXPECT_EQ(told("state"), "killed");
+  EXPECT_GE(count.at_arming, 0);
+  EXPECT_EQ(after, count.at_arming);
 }
 
 // A parent cgroup with a memory limit stands for the machine, and a writer of "MemAvailable = limit - use"

@@ -69,6 +69,14 @@ TEST(GuardText, Meminfo) {
   EXPECT_EQ(meminfo_kib("", "MemAvailable"), -1);
 }
 
+TEST(GuardText, LinesOfVmstat) {
+  constexpr const char* kText = "nr_free_pages 9\npswpin 4711\npswpinx 1\npswpout 2\n";
+  EXPECT_EQ(number_of_line(kText, "pswpin"), 4711);
+  EXPECT_EQ(number_of_line(kText, "pswpout"), 2);
+  EXPECT_EQ(number_of_line(kText, "pswp"), -1);
+  EXPECT_EQ(number_of_line("pswpin", "pswpin"), -1);
+}
+
 TEST(GuardText, ContainerStateIsReadFromTheRightPlace) {
   const auto state = [](const std::string& json) {
     return container_state("HTTP/1.0 200 OK\r\nA: b\r\n\r\n" + json);

@@ -220,7 +220,8 @@ ExpertCase expert_case(int32_t rows, int64_t width) {
   return c;
 }
 
-std::vector<double> experts(Backend& backend, ExpertCase c, Columns part) {
+// The unrounded results; or, with `rounded_sum`, there the finished ones.
+std::vector<double> experts(Backend& backend, ExpertCase c, Columns part, uint16_t* rounded_sum = nullptr) {
   std::vector<HostExpert> parts;
   std::vector<ExpertWeights> views;
   for (const HostExpert& e : c.experts) {
@@ -230,7 +231,7 @@ std::vector<double> experts(Backend& backend, ExpertCase c, Columns part) {
   const ExpertBank bank = backend.place_experts(std::span(views).first(views.size() - 1));
   const ExpertWeights shared{backend.place(views.back().w1), backend.place(views.back().w3),
                              backend.place(views.back().w2)};
-  std::vector<double> y(static_cast<size_t>(c.rows * c.hidden), 0.0);
+  std::vector<double> y(static_cast<size_t>(c.rows * (c.top_k + 1) * c.hidden), 0.0);
   backend.experts({.step = {.rows = c.rows, .sequence = c.sequence.data()},
                    .hidden = c.hidden,
                    .width = static_cast<int32_t>(part.count()),
@@ -240,7 +241,8 @@ std::vector<double> experts(Backend& backend, ExpertCase c, Columns part) {
                    .weights = c.weights.data(),
                    .bank = &bank,
                    .shared = &shared,
-                   .y_f64 = y.data()});
+                   .y = rounded_sum,
+                   .y_f64 = rounded_sum == nullptr ? y.data() : nullptr});
   return y;
 }
 
@@ -259,6 +261,20 @@ TEST(PartialSums, PartsOfTheExpertsAddUpToTheBitsOfTheWhole) {
       EXPECT_EQ(rounded(parts), whole) << rows << " rows, " << cuts.size() << " parts";
     }
     if (rows > 6) continue;
+    // Summed as a rank alone does, they are what y would have been.
+    const auto hidden = static_cast<size_t>(c.hidden);
+    std::vector<uint16_t> want(static_cast<size_t>(rows) * hidden);
+    experts(*backend, c, {0, 192}, want.data());
+    size_t differing = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      float total = 0;
+      for (size_t e = 0; e <= static_cast<size_t>(c.top_k); ++e) {
+        total +=
+            bf16_to_float(whole[(i / hidden * (static_cast<size_t>(c.top_k) + 1) + e) * hidden + i % hidden]);
+      }
+      differing += float_to_bf16(total) != want[i] ? 1 : 0;
+    }
+    EXPECT_LE(differing * 50, want.size());  // sums over blocks in FP32 there, in double here
     const auto expected = experts(*reference, c, {0, 192});
     double largest = 0, distance = 0;
     for (size_t i = 0; i < sums.size(); ++i) {

@@ -142,6 +142,9 @@ TEST_F(LabFolder, StateSurvivesWritingAndReading) {
   EXPECT_EQ(read->faults[0].value, "1500");
   EXPECT_THROW(load_lab(folder_), Error);  // process 1 did not start at tick 2
   EXPECT_FALSE(read_lab_state(folder_ / "none"));
+  state.nodes.pop_back();
+  write_lab_state(state);
+  EXPECT_THROW(read_lab_state(folder_), Error);  // a node without a process
   write_file_atomic(folder_ / kLabStateFile, "{\"boot_id\": 3}");
   EXPECT_THROW(read_lab_state(folder_), Error);
 }

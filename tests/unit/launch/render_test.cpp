@@ -6,11 +6,13 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
 #include "common/file.h"
 #include "common/process.h"
+#include "ops/site/settings.h"
 
 namespace spark::ops {
 namespace {
@@ -141,6 +143,36 @@ TEST(Render, NativeProfilesRunTheEngine) {
     EXPECT_EQ(tiny.command[1], "/tmp/tiny model");
     EXPECT_NE(launch_shell(tiny).find("spark-engine '/tmp/tiny model' --host"), std::string::npos);
   }
+}
+
+TEST(Render, EverySettingOfTheNativeEngine) {
+  const std::string profile = "tests/data/site/native-every-setting.json";
+  const Site site = load(profile, "config/examples/nodes-ring4.json");
+  ASSERT_TRUE(site.faults.empty()) << site.faults.front().fault.where << site.faults.front().fault.what;
+  EXPECT_EQ(launch_shell(plan_launch(site, site.nodes.nodes[1])) + "\n",
+            golden("native-every-setting.node2.sh.golden"));
+  // The profile leaves nothing out, so a new setting has to be added to both.
+  const Json engine = site.resolved["engine"];
+  for (const Setting& row : native_arguments()) {
+    const std::string key = row.key[0] == '@' ? row.key + 1 : row.key;
+    EXPECT_TRUE(engine.contains(key)) << key;
+  }
+  EXPECT_EQ(site.origin_of("serve_args.--no-io-uring").file, profile);
+}
+
+TEST(Render, SpeculationIsTurnedOffByAnEmptyObject) {
+  Repository tree(SPARK_SOURCE_DIR);
+  tree.overlay("config/off.json", R"({"schema_version": 1, "extends": "config/native-4k.json",
+                                      "engine": {"speculative": {}, "prefix_caching": true}})");
+  const Site site = load_site(tree, {.profile = "config/off.json",
+                                     .nodes = "config/nodes.example.json",
+                                     .site_file = "config/site.example.json"});
+  ASSERT_TRUE(site.faults.empty());
+  const auto& words = site.profile.serve_args;
+  const auto at = std::find(words.begin(), words.end(), "--speculative-config");
+  ASSERT_NE(at, words.end());
+  EXPECT_EQ(at[1], "{}");
+  EXPECT_EQ(std::count(words.begin(), words.end(), "--enable-prefix-caching"), 1);
 }
 
 TEST(Render, SecretsComeFromAFileOnTheNode) {

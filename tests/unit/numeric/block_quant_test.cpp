@@ -241,9 +241,9 @@ TEST(WeightQuant, RowFormsMatchTheActivationQuantisersOnBf16) {
 }
 
 TEST(Records, SizesAndRoundTrips) {
-  EXPECT_EQ(window_record_bytes(512), 528u);
-  EXPECT_EQ(main_record_bytes(512), 288u);
-  EXPECT_EQ(index_record_bytes(128), 68u);
+  EXPECT_EQ(window_record_bytes(512), 528);
+  EXPECT_EQ(main_record_bytes(512), 288);
+  EXPECT_EQ(index_key_record_bytes(128), 68);
   const Bf16s x = random_rows(512, 16, -6, 4, 7);
   Bf16s expected(512), got(512);
 

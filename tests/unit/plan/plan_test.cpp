@@ -86,27 +86,70 @@ TEST(Capacity, PagesFollowFromRecords) {
 }
 
 TEST(Capacity, NativeIsExact) {
-  const PlanRequest r = request_of("config/native-64k.json");
+  PlanRequest r = request_of("config/native-64k.json");
+  EXPECT_TRUE(r.prefix_caching);
   const CacheCapacity capacity = cache_capacity(r);
   EXPECT_EQ(capacity.tokens, 8 * 524288);
   // 890 B for every token, window blocks of every layer, open pairs, a table for each of four groups.
   const double global = 890.0 * 8 * 524288;
-  const double window = (8.0 * 3 + 16) * 256 * 528 * 43;
+  const double window_block = 256.0 * 528 * 43;
   const double pairs = 3.0 * 8 * 32 * 2 * 512 * 4;
   const double tables = 4.0 * 8 * 2048 * 4;
-  EXPECT_EQ(capacity.bytes, global + window + pairs + tables);
+  const double checkpoints = 8 * 8 * window_block;  // eight for each sequence
+  const double bare = global + (8.0 * 3 + 16) * window_block + pairs + tables;
+  EXPECT_EQ(capacity.bytes, bare + checkpoints);
+  r.prefix_caching = false;
+  EXPECT_EQ(cache_capacity(r).bytes, bare);
+}
+
+TEST(Capacity, NativeSequencesShareABudget) {
+  PlanRequest r = request_of("config/native-64k.json");
+  r.prefix_caching = false;
+  r.kv_bytes = int64_t{1} << 30;
+  const CacheCapacity shared = cache_capacity(r);
+  EXPECT_LE(shared.bytes, 1 << 30);
+  EXPECT_GT(shared.bytes, (1 << 30) - 256 * 890);
+  EXPECT_EQ(shared.tokens % 256, 0);
+  EXPECT_NEAR(shared.windows, static_cast<double>(shared.tokens) / 524288, 1e-9);
+  r.kv_bytes = least_native_cache_bytes(r);
+  EXPECT_EQ(cache_capacity(r).tokens, 256);
+  r.kv_bytes -= 1;
+  EXPECT_NE(test::error_of([&] { cache_capacity(r); }).find("--kv-cache-memory-bytes"), std::string::npos);
+}
+
+TEST(Request, NativeSettingsReachThePlan) {
+  const auto with = [](const std::string& engine) {
+    return request_of("config/fuzzy.json", [&](Repository& tree) {
+      tree.overlay("config/fuzzy.json",
+                   R"({"schema_version": 1, "extends": "config/native-64k.json", "engine": )" + engine + "}");
+    });
+  };
+  EXPECT_EQ(with("{}").drafts, 5);
+  EXPECT_EQ(with("{}").kv_bytes, 0);
+  EXPECT_EQ(with("{}").engram_cache_bytes, int64_t{256} << 20);
+  EXPECT_FALSE(with(R"({"prefix_caching": false})").prefix_caching);
+  EXPECT_EQ(with(R"({"speculative": {}})").drafts, 0);
+  EXPECT_EQ(with(R"({"speculative": {"num_speculative_tokens": 3}})").drafts, 3);
+  EXPECT_EQ(with(R"({"kv_cache_memory_bytes": 5368709120})").kv_bytes, 5368709120);
+  EXPECT_EQ(with(R"({"engram_cache_mib": 0})").engram_cache_bytes, 0);
 }
 
 TEST(Memory, WeightsAreTheModels) {
   for (const auto& [profile, ranks, gigabytes] :
        {std::tuple{"config/cluster-64k.json", 3, 103.8}, {"config/cluster-tp4.json", 4, 78.2}}) {
-    // The published figure is of a deployment that cuts the Markov head; here every rank has all of it.
-    double bytes = -129280.0 * 256 * 2 * (1 - 1.0 / ranks);
+    double bytes = 0;
     for (const MemoryPart& part : node_memory(request_of(profile)).parts) {
       if (part.name.starts_with("weights")) bytes += part.worker;
     }
     EXPECT_NEAR(bytes / 1e9, gigabytes, 0.05) << profile;
   }
+}
+
+// 66 MB of the drafter: a third or a quarter of it on every vLLM rank, all of it on a native one.
+TEST(Memory, TheMarkovHeadIsCutByVllmOnly) {
+  EXPECT_NEAR(markov_bytes_elsewhere(request_of("config/cluster-64k.json")) / 1e6, 44.1, 0.2);
+  EXPECT_NEAR(markov_bytes_elsewhere(request_of("config/cluster-tp4.json")) / 1e6, 49.6, 0.2);
+  EXPECT_EQ(markov_bytes_elsewhere(request_of("config/native-tp4.json")), 0);
 }
 
 TEST(Memory, PagesMakeTheDifferenceTheMemorySaverIsKnownFor) {

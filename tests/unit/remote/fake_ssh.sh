@@ -18,6 +18,12 @@ echo "$host $operation $*" >>"$FAKE_SSH_LOG"
 case $host in
   ok*) exec sh -c "$*" ;;
   noisy*) echo "Welcome"; echo "Warning: Permanently added" >&2; exec sh -c "$*" ;;
+  proxied*) # a ProxyCommand in the client's process group; the second word of the name is its argument
+    argument=${host#proxied-}
+    sleep "${argument%-frozen}" </dev/null >/dev/null 2>&1 &
+    echo $! >"${FAKE_SSH_LOG%/*}/proxy"
+    case $host in *-frozen) exec sleep 60 ;; esac
+    exec sh -c "$*" ;;
   refused) echo "ssh: connect to host refused port 22: Connection refused" >&2; exit 255 ;;
   stranger) echo "No ED25519 host key is known for stranger" >&2; echo "Host key verification failed." >&2; exit 255 ;;
   frozen) exec sleep 60 ;;

@@ -12,11 +12,14 @@
 
 #include "common/file.h"
 #include "common/process.h"
+#include "unit/remote/lingers.h"
 
 namespace spark::ops {
 namespace {
 
 namespace fs = std::filesystem;
+
+using test::lingers;
 
 class RemoteTest : public testing::Test {
  protected:
@@ -36,18 +39,6 @@ class RemoteTest : public testing::Test {
   RemoteResult run(const std::string& host, const RemoteCommand& command) {
     return remote().run(node(host), command);
   }
-  // Whether a process with this unmistakable argument is still there after at most three seconds.
-  static bool lingers(const std::string& argument) {
-    for (int i = 0; i < 60; ++i) {
-      if (run_process({"sh", "-c", "grep -lza -- \"$0\" /proc/[0-9]*/cmdline 2>/dev/null | grep -v \"/$$/\"",
-                       "[" + argument.substr(0, 1) + "]" + argument.substr(1)})
-              .output.empty())
-        return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
-    return true;
-  }
-
   fs::path folder_;
 };
 
@@ -137,6 +128,20 @@ TEST_F(RemoteTest, FrozenNodeTimesOutBeforeTheBeginAndItsConnectionIsDropped) {
   EXPECT_EQ(result.outcome, RemoteOutcome::kTimedOut);
   EXPECT_FALSE(result.started);
   EXPECT_NE(read_file(folder_ / "log").find("frozen exit"), std::string::npos);
+}
+
+// A shared connection that goes on in the background needs its ProxyCommand; a call that is given up leaves
+// none.
+TEST_F(RemoteTest, ProxyOfASharedConnectionOutlivesTheCall) {
+  const std::string mark = "31.4154" + std::to_string(::getpid());
+  ASSERT_TRUE(run("proxied-" + mark, {.arguments = {"true"}}).ok());
+  const pid_t proxy = std::stoi(read_file(folder_ / "proxy"));
+  EXPECT_EQ(::kill(proxy, 0), 0);
+  ::kill(proxy, SIGKILL);
+  const std::string other = "31.4155" + std::to_string(::getpid());
+  EXPECT_EQ(run("proxied-" + other + "-frozen", {.arguments = {"true"}, .timeout_s = 0.3}).outcome,
+            RemoteOutcome::kTimedOut);
+  EXPECT_FALSE(lingers(other));
 }
 
 TEST_F(RemoteTest, CancellationEndsTheCallAndTheCommand) {

@@ -14,11 +14,14 @@
 #include "common/file.h"
 #include "common/process.h"
 #include "ops/remote/remote.h"
+#include "unit/remote/lingers.h"
 
 namespace spark::ops {
 namespace {
 
 namespace fs = std::filesystem;
+
+using test::lingers;
 
 class SshdTest : public testing::Test {
  protected:
@@ -77,17 +80,6 @@ class SshdTest : public testing::Test {
     FAIL() << remote_->run(node(), {.arguments = {"true"}}).message << said;
   }
   static RemoteNode node() { return {.name = "lab", .user = "", .host = "lab"}; }
-  static bool lingers(const std::string& argument) {
-    for (int i = 0; i < 100; ++i) {
-      if (run_process({"sh", "-c", "grep -lza -- \"$0\" /proc/[0-9]*/cmdline 2>/dev/null | grep -v \"/$$/\"",
-                       "[" + argument.substr(0, 1) + "]" + argument.substr(1)})
-              .output.empty())
-        return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
-    return true;
-  }
-
   fs::path folder_;
   int port_ = 0;
   bool made_run_ = false;

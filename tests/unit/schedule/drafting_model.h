@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine/forward/step_model.h"
-#include "unit/schedule/wrapped_model.h"
+#include "engine/forward/wrapped_model.h"
 
 namespace spark::engine {
 

@@ -13,10 +13,10 @@
 #include <random>
 #include <set>
 
+#include "engine/forward/wrapped_model.h"
 #include "engine/schedule/engine.h"
 #include "golden/tiny_model.h"
 #include "unit/schedule/drafting_model.h"
-#include "unit/schedule/wrapped_model.h"
 
 namespace spark::engine {
 namespace {

@@ -295,6 +295,51 @@ TEST(Service, CountsForDashboards) {
   }
 }
 
+// What the clients of a busy server count, added up, is what the counters of steps and tokens say.
+TEST(Service, CountersAgreeWithTheClients) {
+  constexpr int kClients = 24;
+  TestServer server({.shape = {.sequences = 16}});
+  std::vector<std::thread> clients;
+  std::atomic<int64_t> prompt{0}, generated{0}, cached{0};
+  for (int c = 0; c < kClients; ++c) {
+    clients.emplace_back([&, c] {
+      const bool streams = c % 3 != 0;
+      Json body = {{"prompt", ids(std::string("hello world").substr(0, static_cast<size_t>(2 + c % 9)))},
+                   {"max_tokens", 1 + 3 * c},
+                   {"ignore_eos", true},
+                   {"user", std::to_string(c)}};
+      Json usage;
+      if (streams) {
+        body["stream"] = true;
+        body["stream_options"] = {{"include_usage", true}};
+        for (const std::string& data : read_stream(server, "/v1/completions", body).data) {
+          const Json event = Json::parse(data);
+          if (event.contains("usage") && event["usage"].is_object()) usage = event["usage"];
+        }
+      } else {
+        usage = server.ask_json("/v1/completions", body)["usage"];
+      }
+      prompt += usage["prompt_tokens"].get<int64_t>();
+      generated += usage["completion_tokens"].get<int64_t>();
+      if (usage.contains("prompt_tokens_details") && usage["prompt_tokens_details"].is_object()) {
+        cached += usage["prompt_tokens_details"].value("cached_tokens", int64_t{0});
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  const auto counter = [&](const char* name) { return static_cast<int64_t>(server.metric(name)); };
+  EXPECT_EQ(generated, kClients + 3 * kClients * (kClients - 1) / 2);
+  EXPECT_EQ(counter("vllm:generation_tokens_total"), generated);
+  EXPECT_EQ(counter("vllm:prompt_tokens_total"), prompt - cached);
+  // An answer's first token comes out of the prompt's last row, every other out of a row of its own.
+  EXPECT_EQ(counter("vllm:iteration_tokens_total_sum"), prompt - cached + generated - kClients);
+  EXPECT_EQ(counter("vllm:num_preemptions_total"), 0);
+  EXPECT_EQ(counter("vllm:request_success_total"), kClients);
+  EXPECT_EQ(counter("vllm:request_generation_tokens_sum"), generated);
+  EXPECT_EQ(counter("vllm:request_prompt_tokens_sum"), prompt);
+  EXPECT_EQ(counter("vllm:inter_token_latency_seconds_count"), generated - kClients);
+}
+
 // Drafts of what the script says, right up to `wrong`.
 DraftingModel::Chooser drafts_of(const ToyModel::Script& script, int32_t wrong) {
   return [=](std::span<const int32_t> history, int32_t place) {

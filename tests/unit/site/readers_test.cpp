@@ -80,6 +80,35 @@ TEST(NodeEnvironment, ANodesOwnSlotAndInterfaceWin) {
   EXPECT_EQ(configured_gid_index(site.profile, site.nodes.nodes[0]), 4);
 }
 
+TEST(NodeEnvironment, NativeRanksTakeThePortsOfTheirCables) {
+  Site site = ring_site();
+  site.profile.engine_kind = EngineKind::kNative;
+  site.nodes.nodes[2].roce_gid_index.reset();
+  auto environment = node_environment(site.profile, site.nodes, *site.nodes.find("node3"));
+  EXPECT_EQ(value(environment, "UCX_NET_DEVICES"),
+            "roceP2p1s0f0:1,roceP2p1s0f1:1,rocep1s0f0:1,rocep1s0f1:1,enP7s7");
+  EXPECT_EQ(environment.at("UCX_NET_DEVICES").origin, "nodes[2].roce_peer_hcas");
+  EXPECT_EQ(value(environment, "UCX_IB_ROCE_LOCAL_SUBNET"), "y");
+  EXPECT_EQ(value(environment, "UCX_IB_GID_INDEX"), "(absent)");
+  EXPECT_EQ(value(environment, "VLLM_HOST_IP"), "(absent)");
+  site.nodes.nodes[2].roce_gid_index = 5;
+  site.nodes.nodes[2].management_interface = "eth1";
+  environment = node_environment(site.profile, site.nodes, *site.nodes.find("node3"));
+  EXPECT_EQ(value(environment, "UCX_IB_GID_INDEX"), "5");
+  EXPECT_TRUE(value(environment, "UCX_NET_DEVICES").ends_with(",eth1"));
+
+  // Without RDMA: one interface that reaches all.
+  site.profile.host.hardware = "generic";
+  environment = node_environment(site.profile, site.nodes, *site.nodes.find("node3"));
+  EXPECT_EQ(value(environment, "UCX_NET_DEVICES"), "eth1");
+  EXPECT_EQ(value(environment, "UCX_IB_ROCE_LOCAL_SUBNET"), "(absent)");
+  EXPECT_EQ(value(environment, "UCX_IB_GID_INDEX"), "(absent)");
+
+  site.profile.environment["UCX_NET_DEVICES"] = "all";  // the profile knows better
+  EXPECT_EQ(value(node_environment(site.profile, site.nodes, *site.nodes.find("node3")), "UCX_NET_DEVICES"),
+            "all");
+}
+
 TEST(NodeEnvironment, OtherTransports) {
   Site site = ring_site();
   site.nodes.nodes[0].roce_gid_index.reset();

@@ -9,6 +9,7 @@
 #include "common/units.h"
 #include "engine/kernels/cpu/operations.h"
 #include "engine/kernels/cpu/simd_targets.h"
+#include "engine/kernels/host_selection.h"
 
 namespace spark::engine {
 namespace {
@@ -97,6 +98,9 @@ class CpuBackend final : public Backend {
   void experts(const ExpertsArgs& args) override { cpu::experts(ctx_, args); }
 
   void draft(const DraftArgs& args) override { cpu::draft(ctx_, args); }
+
+  void select(const SelectArgs& args) override { select_on_host(args); }
+  void verify_drafts(const VerifyArgs& args) override { verify_on_host(args); }
 
  private:
   struct Free {

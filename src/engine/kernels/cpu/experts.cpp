@@ -99,27 +99,22 @@ void down_tile(const Pass& pass, int64_t tile, Buffer& scratch) {
   }
 }
 
-// The same in double, with nothing rounded in between.
+// The same outputs of each of the row's experts, in double and neither rounded nor summed.
 void down_tile_unrounded(const Pass& pass, int64_t tile, Buffer& scratch) {
-  const int64_t size = padded_rows(pass.rows) * kTile;
-  auto* sum = scratch.get<double>(static_cast<size_t>(2 * size));
-  double* y = sum + size;
-  std::fill_n(sum, size, 0.0);
+  auto* y = scratch.get<double>(static_cast<size_t>(2 * padded_rows(pass.rows) * kTile));
+  auto* done = reinterpret_cast<int64_t*>(y + padded_rows(pass.rows) * kTile);  // experts of a row so far
+  std::fill_n(done, pass.rows, 0);
+  const int64_t hidden = pass.args.hidden;
+  const auto lanes = static_cast<int>(std::min<int64_t>(kTile, hidden - tile * kTile));
   for (int64_t s = 0; s < pass.share_count; ++s) {
     const Share& share = pass.shares[s];
     const PackedWeight& w2 = packed_form(share.weights->w2);
     tile_product_double(w2, tile, pass.gated + share.first, share.rows, 0, w2.blocks, y);
     for (int64_t i = 0; i < share.rows; ++i) {
-      double* into = sum + pass.row_of[share.first + i] * kTile;
-      for (int64_t n = 0; n < kTile; ++n) into[n] += y[i * kTile + n];
+      const int64_t row = pass.row_of[share.first + i];
+      const int64_t place = (pass.first_row + row) * (pass.args.top_k + 1) + done[row]++;
+      store_tile_f64(y + i * kTile, 1, lanes, pass.args.y_f64 + place * hidden + tile * kTile, hidden);
     }
-  }
-  const int64_t hidden = pass.args.hidden;
-  const auto lanes = static_cast<int>(std::min<int64_t>(kTile, hidden - tile * kTile));
-  double* out = pass.args.y_f64 + pass.first_row * hidden + tile * kTile;
-  for (int64_t m = 0; m < pass.rows; ++m) {
-    if (pass.args.step.sequence[pass.first_row + m] >= 0)
-      store_tile_f64(sum + m * kTile, 1, lanes, out + m * hidden, hidden);
   }
 }
 
@@ -224,6 +219,7 @@ void route(Context& ctx, const RouteArgs& args) {
 void experts(Context& ctx, const ExpertsArgs& args) {
   SPARK_CHECK(args.hidden % kBlock == 0 && args.width % kBlock == 0);
   SPARK_CHECK((args.y != nullptr) != (args.y_f64 != nullptr));
+  SPARK_CHECK(args.y_f64 == nullptr || (args.bank != nullptr && args.shared != nullptr));
   for (int64_t first = 0; first < args.step.rows; first += kRowsPerPass)
     run_pass(ctx, args, first, std::min<int64_t>(kRowsPerPass, args.step.rows - first));
 }

@@ -10,6 +10,7 @@
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda/memory.h"
 #include "engine/kernels/cuda/plan/tiles.h"
+#include "engine/kernels/cuda/sm121/launch.h"
 #include "engine/kernels/cuda/weights.h"
 
 namespace spark::engine {
@@ -43,6 +44,9 @@ enum class Scratch : uint8_t {
   kIndexScores,
   kIndexBlocks,
   kArgmax,
+  kSelectBest,
+  kSelectMasses,
+  kSelectTotals,
   kDraftRows,
   kDraftProduct,
   kCount,
@@ -92,6 +96,7 @@ class Backend final : public CudaBackend {
     limits_.shared_bytes = properties.sharedMemPerBlockOptin;
     limits_.max_cluster = 8;
     limits_.max_attention_cluster = properties.major == 9 ? 16 : 8;
+    limits_.block_scaled_mma = properties.major == 12;
     stream_ = std::make_unique<Stream>();
     side_ = std::make_unique<Stream>();
     arena_ = std::make_unique<Arena>();
@@ -432,9 +437,11 @@ class Backend final : public CudaBackend {
     for (int first = 0; first < args.step.rows; first += kMaxLinearRows) {
       const int count = std::min(kMaxLinearRows, args.step.rows - first);
       launch_expert_plan(main(), args, first, count, bank.experts, work, route ? &*route : nullptr);
-      launch_expert_gate_up(main(), args, first, count, bank, work);
+      const auto gate_up = limits_.block_scaled_mma ? sm121::launch_expert_gate_up : launch_expert_gate_up;
+      const auto down = limits_.block_scaled_mma ? sm121::launch_expert_down : launch_expert_down;
+      gate_up(main(), args, first, count, bank, work);
       join();
-      launch_expert_down(main(), args, first, count, bank, work, shared + int64_t{first} * args.hidden);
+      down(main(), args, first, count, bank, work, shared + int64_t{first} * args.hidden);
     }
   }
 
@@ -462,7 +469,28 @@ class Backend final : public CudaBackend {
     }
   }
 
+  void select(const SelectArgs& args) override {
+    require_vocabulary(args.vocab);
+    if (args.rows > 0) launch_select(main(), args, select_workspace(args.rows, args.vocab));
+  }
+
+  void verify_drafts(const VerifyArgs& args) override {
+    require_vocabulary(args.vocab);
+    const int64_t rows = int64_t{args.blocks} * (2 * args.max_drafts + 1);
+    if (args.blocks > 0) launch_verify(main(), args, select_workspace(rows, args.vocab));
+  }
+
  private:
+  SelectWorkspace select_workspace(int64_t rows, int64_t vocab) {
+    return {.best = scratch<uint64_t>(Scratch::kSelectBest, rows * kSelectPieces),
+            .masses = scratch<uint64_t>(Scratch::kSelectMasses, rows * vocab),
+            .totals = scratch<uint64_t>(Scratch::kSelectTotals, rows)};
+  }
+  static void require_vocabulary(int64_t vocab) {
+    if (vocab >= 1 && vocab <= kMaxMassVocabulary) return;
+    throw Error("selection among " + std::to_string(vocab) + " tokens", "CUDA backend",
+                "masses of at most " + std::to_string(kMaxMassVocabulary) + " tokens add up within 64 bits");
+  }
   static void require_streams(int streams) {
     if (streams >= 1 && streams <= 4) return;
     throw Error(std::to_string(streams) + " residual streams", "CUDA backend",
@@ -666,7 +694,10 @@ class Backend final : public CudaBackend {
                                   .y_f32 = args.y_f32,
                                   .y_stride = args.y_stride});
     }
-    if (w.layout == Layout::kFp4) return launch_linear_fp4(where(), args, w);
+    if (w.layout == Layout::kFp4) {
+      return limits_.block_scaled_mma ? sm121::launch_linear_fp4(where(), args, w)
+                                      : launch_linear_fp4(where(), args, w);
+    }
     const bool codes = w.layout == Layout::kFp8;
     // The quantiser of these rows may run inside the product.
     std::optional<QuantiseArgs> source;
@@ -695,9 +726,10 @@ class Backend final : public CudaBackend {
       if (args.y_f32 != nullptr) p.y_f32 = args.y_f32 + first * args.y_stride;
     };
     run_rows(shape, params, args.rows, where,
-             codes                         ? launch_stream_fp8
-             : w.layout == Layout::kPacked ? launch_stream_packed
-                                           : launch_stream_bf16,
+             codes && limits_.block_scaled_mma ? sm121::launch_stream_fp8
+             : codes                           ? launch_stream_fp8
+             : w.layout == Layout::kPacked     ? launch_stream_packed
+                                               : launch_stream_bf16,
              aim);
   }
 

@@ -9,6 +9,7 @@
 #include "engine/kernels/cuda/fp4_step.cuh"
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda/route.cuh"
+#include "engine/kernels/cuda/swiglu.cuh"
 
 namespace spark::engine::cuda {
 namespace {
@@ -195,16 +196,6 @@ __global__ void __launch_bounds__(kPlanThreads, 1) route_plan_kernel(const __gri
   p.work.item_row[item * kExpertRows + slot] = row;
   p.work.item_weight[item * kExpertRows + slot] = weight;
   p.work.destination[lower + place] = row * p.top_k + rank;
-}
-
-// ---- shared pieces
-// --------------------------------------------------------------------------------------------------
-
-// silu(min(a, limit)) * clamp(b), FP32, of BF16-rounded inputs.
-__device__ __forceinline__ float clamped_swiglu(float a, float b, float limit) {
-  b = fminf(fmaxf(b, -limit), limit);
-  a = fminf(a, limit);
-  return a / (1.0f + expf(-a)) * b;
 }
 
 // ---- gate and up ---------------------------------------------------------------------------------------

@@ -312,6 +312,18 @@ void launch_draft_pick(const Launch& pieces, const Launch& finish, const DraftAr
                        const float* product, const PreparedWeight& confidence_proj, const uint16_t* m,
                        uint64_t* best);
 
+// Memory of a selection of so many rows: see launch_select and launch_verify.
+constexpr int kSelectPieces = 64;
+struct SelectWorkspace {
+  uint64_t* best = nullptr;    // [rows][kSelectPieces]
+  uint64_t* masses = nullptr;  // [rows][vocab]
+  uint64_t* totals = nullptr;  // [rows]
+};
+// Rows: args.rows.
+void launch_select(const Launch& on, const SelectArgs& args, const SelectWorkspace& work);
+// Rows: args.blocks * (2 * args.max_drafts + 1), targets first.
+void launch_verify(const Launch& on, const VerifyArgs& args, const SelectWorkspace& work);
+
 // best[m] = index of the largest logit of a row, the lowest on ties; a NaN never wins. workspace: [rows][64].
 void launch_argmax(const Launch& on, const float* logits, int rows, int64_t vocabulary, int64_t stride,
                    int32_t* best, uint64_t* workspace);

@@ -1,6 +1,7 @@
 // Checkpoint weights into the kernels' layouts, once per load.
 #include "engine/kernels/cuda/device.cuh"
 #include "engine/kernels/cuda/launch.h"
+#include "engine/kernels/cuda/plan/block_scaled.h"
 
 namespace spark::engine::cuda {
 namespace {
@@ -37,9 +38,10 @@ __global__ void prepare_bf16_kernel(const uint16_t* raw, int64_t rows, int64_t c
   *reinterpret_cast<uint16_t*>(tiles + bf16_tile_offset(row, col, ceil_div(cols, kTileCols))) = raw[i];
 }
 
-// One thread per eight columns: they share a word.
+// One thread per eight columns: they share a word. `containers`: in the bit order of the block-scaled
+// instruction.
 __global__ void prepare_fp4_kernel(const uint32_t* raw, const uint8_t* raw_scales, int64_t rows, int64_t cols,
-                                   Fp4Stages at, int matrix, uint8_t* stages) {
+                                   Fp4Stages at, int matrix, bool containers, uint8_t* stages) {
   const int64_t i = thread_index();
   const int64_t row = i / (cols / 8);
   const int64_t col = (i % (cols / 8)) * 8;
@@ -47,8 +49,10 @@ __global__ void prepare_fp4_kernel(const uint32_t* raw, const uint8_t* raw_scale
   const uint32_t codes = raw[i];
   uint32_t word = 0;
 #pragma unroll
-  for (int element = 0; element < 8; ++element)
-    word ^= fp4_place_code((codes >> (4 * element)) & 15u, element);
+  for (int element = 0; element < 8; ++element) {
+    const uint32_t code = (codes >> (4 * element)) & 15u;
+    word ^= containers ? fp4_container_code(code, element) : fp4_place_code(code, element);
+  }
   *reinterpret_cast<uint32_t*>(stages + fp4_word_offset(row, col, at, matrix)) = word;
   if (col % 32 == 0)
     stages[fp4_scale_offset(row, col / 32, at, matrix)] = raw_scales[row * (cols / 32) + col / 32];
@@ -212,7 +216,8 @@ void launch_prepare_bf16(const Launch& on, const uint16_t* raw, int64_t rows, in
 void launch_prepare_fp4(const Launch& on, const uint8_t* raw, const uint8_t* raw_scales, int64_t rows,
                         int64_t cols, const Fp4Stages& at, int matrix, uint8_t* stages) {
   launch_kernel(on, prepare_fp4_kernel, dim3(blocks_for(rows * cols / 8)), kThreads, 0, 1,
-                reinterpret_cast<const uint32_t*>(raw), raw_scales, rows, cols, at, matrix, stages);
+                reinterpret_cast<const uint32_t*>(raw), raw_scales, rows, cols, at, matrix,
+                on.device.block_scaled_mma, stages);
 }
 
 void launch_fill_fp4(const Launch& on, uint8_t* to, int64_t bytes, int matrices, uint64_t seed, uint32_t low,

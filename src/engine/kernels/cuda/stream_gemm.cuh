@@ -13,10 +13,16 @@
 
 namespace spark::engine::cuda {
 
+struct FloatScales {
+  static constexpr bool kBlockScaled = false;  // the instruction takes codes and scale bytes as they are
+  using Scale = float;
+  static __device__ __forceinline__ float scale(uint32_t byte) { return ue8m0_to_float(byte); }
+};
+
 // How a weight format becomes the A operand. A lane copies its part of a 16x32 block into the ring and reads
 // it back; no other lane touches it, so waiting for its own copies is enough. Word = what a lane holds of a
 // block.
-struct Fp8Format {
+struct Fp8Format : FloatScales {
   using Word = uint4;
   static constexpr bool kCodes = true;  // activations are E4M3 codes with scales; FP16 operands
   static constexpr bool kWeightScale = true;
@@ -51,7 +57,7 @@ struct Fp8Bf16Format : Fp8Format {
   }
 };
 
-struct Bf16Format {
+struct Bf16Format : FloatScales {
   struct Word {
     uint4 first, second;
   };
@@ -74,7 +80,7 @@ struct Bf16Format {
   }
 };
 
-struct PackedFormat {
+struct PackedFormat : FloatScales {
   struct Word {
     uint4 bytes;
     uint2 nibbles;
@@ -137,6 +143,7 @@ template <class Format, int kNTiles, int kRowTiles>
 __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTiles, kRowTiles>::kMinBlocks))
     stream_gemm_kernel(const __grid_constant__ StreamGemmParams p) {
   using Shape = StreamGemmShape<Format, kNTiles, kRowTiles>;
+  using Scale = typename Format::Scale;
   constexpr int kStageBlocks = Shape::kStageBlocks;
   constexpr int kStages = Shape::kStages;
   constexpr int kActivationBlock = kNTiles * (Format::kCodes ? 256 : 512);
@@ -190,8 +197,8 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
     const int tile = (group * p.row_warps + row_warp) * kRowTiles;
     const int at = block + lane;
     return at < block1 && tile < p.row_tiles
-               ? ue8m0_to_float(__ldg(weight_scales + static_cast<size_t>(tile / 2) * p.blocks + at))
-               : 0.0f;
+               ? Format::scale(__ldg(weight_scales + static_cast<size_t>(tile / 2) * p.blocks + at))
+               : Scale{};
   };
 
   // The next stage to fetch: of which row group, which stage of it, into which slot.
@@ -209,7 +216,7 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
   };
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) fetch_next();
-  float scale_lane = 0.0f;
+  Scale scale_lane = {};
   if constexpr (Format::kWeightScale) scale_lane = scale_of(first_group, block0);
 
   wait_for_inputs();
@@ -217,7 +224,7 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
   // Activations of this block's shards, in the order in which the lanes read them.
   const int first_block = min(rank * p.shard_warps * p.shard_blocks, p.blocks);
   const int last_block = min(first_block + p.shard_warps * p.shard_blocks, p.blocks);
-  float* activation_scales = reinterpret_cast<float*>(
+  Scale* activation_scales = reinterpret_cast<Scale*>(
       shared + static_cast<size_t>(p.shard_warps * p.shard_blocks) * kActivationBlock);
   const int group_of_rows =
       p.rows_per_group > 0
@@ -261,7 +268,7 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
             const EightCodes q = quantise_eight(unpack_eight(x[j][n]));
             x[j][n].x = q.codes.x, x[j][n].y = q.codes.y;
             const int m = n * 8 + g;
-            if (t == 0) activation_scales[(block - first_block) * kNTiles * 8 + m] = ue8m0_to_float(q.scale);
+            if (t == 0) activation_scales[(block - first_block) * kNTiles * 8 + m] = Format::scale(q.scale);
             if (first_group == 0 && m < p.rows) {
               const size_t at = static_cast<size_t>(m) * p.blocks + block;
               *reinterpret_cast<uint2*>(p.quantised_codes + at * 32 + t * 8) = q.codes;
@@ -298,7 +305,7 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
 #pragma unroll
           for (int u = 0; u < 2; ++u) {
             const int m = m0 + j * kWarps, b = b0 + u * 32;
-            if (m < p.rows && b < count) activation_scales[b * kNTiles * 8 + m] = ue8m0_to_float(scale[j][u]);
+            if (m < p.rows && b < count) activation_scales[b * kNTiles * 8 + m] = Format::scale(scale[j][u]);
           }
         }
       }
@@ -340,10 +347,12 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
         const int block = block0 + stage * kStageBlocks + u;
         if (tiles != nullptr && block < block1) {
           uint32_t a[kRowTiles][8];
+          if constexpr (!Format::kBlockScaled) {
 #pragma unroll
-          for (int r = 0; r < kRowTiles; ++r) Format::operand(words[u][r], a[r]);
+            for (int r = 0; r < kRowTiles; ++r) Format::operand(words[u][r], a[r]);
+          }
 
-          float weight_scale = 1.0f;
+          Scale weight_scale = {};
           if constexpr (Format::kWeightScale) {
             const int at = block - block0;
             if (at != 0 && (at & 31) == 0) scale_lane = scale_of(group, block);
@@ -360,7 +369,14 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
           const uint8_t* b_block = shared + static_cast<size_t>(block - first_block) * kActivationBlock;
 #pragma unroll
           for (int n = 0; n < kNTiles; ++n) {
-            if constexpr (Format::kCodes) {
+            if constexpr (Format::kBlockScaled) {
+              const uint2 codes = *reinterpret_cast<const uint2*>(b_block + n * 256 + lane * 8);
+              const uint32_t x_scale = activation_scales[(block - first_block) * kNTiles * 8 + n * 8 + g];
+#pragma unroll
+              for (int r = 0; r < kRowTiles; ++r) {
+                Format::multiply(sum[r][n], words[u][r], codes, weight_scale, x_scale);
+              }
+            } else if constexpr (Format::kCodes) {
               const uint2 codes = *reinterpret_cast<const uint2*>(b_block + n * 256 + lane * 8);
               const float2 x_scale = *reinterpret_cast<const float2*>(
                   activation_scales + (block - first_block) * kNTiles * 8 + n * 8 + t * 2);

@@ -84,13 +84,11 @@ void experts(const ExpertsArgs& args) {
   std::vector<size_t> order(top_k);
   double* unrounded = nullptr;
   const auto add = [&](const std::vector<double>& y) {
-    for (size_t d = 0; d < hidden; ++d) {
-      if (unrounded != nullptr) {
-        unrounded[d] += y[d];
-      } else {
-        sum[d] += round_to_bf16(static_cast<float>(y[d]));
-      }
+    if (unrounded != nullptr) {
+      unrounded = std::copy(y.begin(), y.end(), unrounded);
+      return;
     }
+    for (size_t d = 0; d < hidden; ++d) sum[d] += round_to_bf16(static_cast<float>(y[d]));
   };
   for (int32_t row = 0; row < args.step.rows; ++row) {
     if (args.step.sequence[row] < 0) continue;
@@ -98,8 +96,7 @@ void experts(const ExpertsArgs& args) {
     std::iota(order.begin(), order.end(), size_t{0});
     std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return ids[a] < ids[b]; });
     std::fill(sum.begin(), sum.end(), 0.0F);
-    if (args.y_f64 != nullptr) unrounded = args.y_f64 + static_cast<size_t>(row) * hidden;
-    if (unrounded != nullptr) std::fill_n(unrounded, hidden, 0.0);
+    if (args.y_f64 != nullptr) unrounded = args.y_f64 + static_cast<size_t>(row) * (top_k + 1) * hidden;
     for (const size_t i : order) {
       const float weight = args.weights[static_cast<size_t>(row) * top_k + i];
       add(run_expert(args.bank->experts[static_cast<size_t>(ids[i])], args, row, weight));

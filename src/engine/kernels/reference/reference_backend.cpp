@@ -6,6 +6,7 @@
 
 #include "common/error.h"
 #include "common/units.h"
+#include "engine/kernels/host_selection.h"
 #include "engine/kernels/reference/operations.h"
 
 namespace spark::engine {
@@ -63,6 +64,9 @@ class ReferenceBackend final : public Backend {
   void experts(const ExpertsArgs& args) override { reference::experts(args); }
 
   void draft(const DraftArgs& args) override { reference::draft(args); }
+
+  void select(const SelectArgs& args) override { select_on_host(args); }
+  void verify_drafts(const VerifyArgs& args) override { verify_on_host(args); }
 
  private:
   struct alignas(64) Line {

@@ -20,6 +20,7 @@ struct DeviceLimits {
   size_t shared_bytes = 227 * 1024;  // per block, opt-in
   int max_cluster = 8;
   int max_attention_cluster = 8;  // 16 where larger clusters than the portable eight can be had
+  bool block_scaled_mma = false;  // SM121: FP8 and FP4 products by the kernels below kernels/cuda/sm121
 };
 
 struct LinearShape {

@@ -16,11 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define SPARK_HOST_DEVICE __host__ __device__
-#else
-#define SPARK_HOST_DEVICE
-#endif
+#include "engine/numeric/host_device.h"
 
 namespace spark::engine::cuda {
 

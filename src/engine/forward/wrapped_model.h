@@ -1,5 +1,11 @@
-// A model with a test between it and the engine: every call goes through, and a test overrides the one it
-// wants to meddle with.
+// A model with something between it and the engine: every call goes through, and a test or a measurement
+// overrides the one it wants to meddle with.
+//
+//   class Counted : public WrappedModel {
+//     using WrappedModel::WrappedModel;
+//     std::span<const float> run(std::span<const StepRow> rows) override { ++steps; return inner_.run(rows);
+//     }
+//   };
 #pragma once
 
 #include "engine/forward/step_model.h"

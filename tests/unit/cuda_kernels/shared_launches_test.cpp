@@ -1,0 +1,241 @@
+// Which operations share a launch: the CUDA backend holds some back until the next call shows whether it can
+// take them along. Counted on the emulator; the bits are those of the separate kernels.
+#include <gtest/gtest.h>
+
+#include "cuda_emulation/launch_count.h"
+#include "engine/kernels/cuda/cuda_backend.h"
+#include "kernel_cases/cache_layout.h"
+#include "kernel_cases/random.h"
+
+namespace spark::engine {
+namespace {
+
+using cases::HostWeight;
+using cases::Random;
+
+class SharedLaunches : public testing::Test {
+ protected:
+  template <class T>
+  T* make(const std::vector<T>& values) {
+    auto* memory = static_cast<T*>(cuda_->allocate(values.size() * sizeof(T), "test"));
+    cuda_->upload(memory, values.data(), values.size() * sizeof(T));
+    return memory;
+  }
+  template <class T>
+  T* room(size_t count) {
+    return static_cast<T*>(cuda_->allocate(count * sizeof(T), "test"));
+  }
+  template <class T>
+  std::vector<T> read(const T* from, size_t count) {
+    std::vector<T> values(count);
+    cuda_->download(values.data(), from, count * sizeof(T));
+    return values;
+  }
+  uint16_t* rows(int32_t count, int32_t cols) {
+    return make(cases::bf16_values(random_, static_cast<size_t>(count * cols)));
+  }
+  // Kernels that `work` launches, with whatever waits at its end.
+  uint64_t launches(const std::function<void()>& work) {
+    cuda_->synchronise();
+    const uint64_t before = emulation::kernels_run();
+    work();
+    cuda_->synchronise();
+    return emulation::kernels_run() - before;
+  }
+  Weight place(const HostWeight& host) {
+    kept_.push_back(std::make_unique<HostWeight>(host));
+    return cuda_->place(kept_.back()->view());
+  }
+  StepRows steps(int32_t count, int32_t step = 1) {
+    std::vector<int32_t> sequence, position, first;
+    for (int32_t t = 0; t < count; ++t) {
+      sequence.push_back(t);
+      position.push_back(step * t);
+      first.push_back(t);
+    }
+    const auto zeros = std::vector<int32_t>(static_cast<size_t>(count), 0);
+    return {.rows = count,
+            .token = make(zeros),
+            .position = make(position),
+            .sequence = make(sequence),
+            .first_row = make(first),
+            .last_row = make(first),
+            .window_start = make(zeros),
+            .is_image = make(std::vector<uint8_t>(static_cast<size_t>(count), 0))};
+  }
+
+  std::unique_ptr<CudaBackend> cuda_ = make_cuda_backend({});
+  Random random_{77};
+  std::vector<std::unique_ptr<HostWeight>> kept_;
+};
+
+TEST_F(SharedLaunches, QuantiserRunsInsideTheProductOfFewRows) {
+  constexpr int32_t kOut = 64, kIn = 96;
+  const Weight weight = place(cases::random_weight(random_, WeightFormat::kFp8, kOut, kIn));
+  for (const int32_t count : {1, 6, 16, 17}) {
+    uint16_t* x = rows(count, kIn);
+    const QuantisedRows q = {room<uint8_t>(static_cast<size_t>(count * kIn)),
+                             room<uint8_t>(static_cast<size_t>(count * 3))};
+    const QuantisedRows q2 = {room<uint8_t>(static_cast<size_t>(count * kIn)),
+                              room<uint8_t>(static_cast<size_t>(count * 3))};
+    uint16_t* y = room<uint16_t>(static_cast<size_t>(count * kOut));
+    uint16_t* y2 = room<uint16_t>(static_cast<size_t>(count * kOut));
+    const auto product = [&](const QuantisedRows& in, uint16_t* out) {
+      cuda_->linear({.rows = count, .x_q = in, .weight = &weight, .y = out, .y_stride = kOut});
+    };
+    EXPECT_EQ(launches([&] {
+                cuda_->quantise({.rows = count, .cols = kIn, .x = x, .out = q});
+                product(q, y);
+              }),
+              count <= 16 ? 1U : 2U);
+    // A transfer launches what waits.
+    EXPECT_EQ(launches([&] {
+                cuda_->quantise({.rows = count, .cols = kIn, .x = x, .out = q2});
+                read(q2.codes, 1);
+                product(q2, y2);
+              }),
+              2U);
+    EXPECT_EQ(read(q.codes, static_cast<size_t>(count * kIn)),
+              read(q2.codes, static_cast<size_t>(count * kIn)));
+    EXPECT_EQ(read(q.scales, static_cast<size_t>(count * 3)),
+              read(q2.scales, static_cast<size_t>(count * 3)));
+    EXPECT_EQ(read(y, static_cast<size_t>(count * kOut)), read(y2, static_cast<size_t>(count * kOut)));
+  }
+}
+
+TEST_F(SharedLaunches, AQuantiserOfOtherRowsStaysAlone) {
+  const Weight weight = place(cases::random_weight(random_, WeightFormat::kFp8, 32, 64));
+  uint16_t* x = rows(4, 64);
+  const QuantisedRows q = {room<uint8_t>(256), room<uint8_t>(8)},
+                      other = {room<uint8_t>(256), room<uint8_t>(8)};
+  uint16_t* y = room<uint16_t>(128);
+  EXPECT_EQ(launches([&] {
+              cuda_->quantise({.rows = 4, .cols = 64, .x = x, .out = q});
+              cuda_->linear({.rows = 4, .x_q = other, .weight = &weight, .y = y, .y_stride = 32});
+            }),
+            2U);
+}
+
+TEST_F(SharedLaunches, TwoNormsOfTheSameRows) {
+  constexpr int32_t kRows = 5;
+  uint16_t* a = rows(kRows, 64);
+  uint16_t* b = rows(kRows, 96);
+  uint16_t* weight = make(cases::norm_weights(random_, 96));
+  uint16_t* y = room<uint16_t>(kRows * 64);
+  uint16_t* z = room<uint16_t>(kRows * 96);
+  const auto norm = [&](int32_t count, int32_t cols, const uint16_t* x, uint16_t* out) {
+    cuda_->rms_norm({.rows = count, .cols = cols, .x = x, .x_stride = cols, .weight = weight, .y = out});
+  };
+  EXPECT_EQ(launches([&] { norm(kRows, 64, a, y), norm(kRows, 96, b, z); }), 1U);
+  EXPECT_EQ(launches([&] { norm(kRows, 64, a, y), norm(kRows - 1, 96, b, z); }), 2U) << "other rows";
+  EXPECT_EQ(launches([&] { norm(kRows, 64, a, y), norm(kRows, 64, y, a); }), 2U) << "the first one's output";
+  EXPECT_EQ(launches([&] { norm(kRows, 64, a, y); }), 1U);
+}
+
+TEST_F(SharedLaunches, RotationAndWindowWrite) {
+  constexpr int32_t kRows = 3, kWidth = 64, kPairs = 8;
+  const StepRows step = steps(kRows);
+  uint16_t* q = rows(kRows, 2 * kWidth);
+  uint16_t* kv = rows(kRows, kWidth);
+  float* angles = make(cases::random_angles(random_, kRows, kPairs));
+  const int32_t record = window_record_bytes(kWidth);
+  const PagedCache cache = {room<uint8_t>(static_cast<size_t>(kRows * 256 * record)),
+                            make(std::vector<int32_t>{0, 1, 2}), 1, 256, record};
+  const auto rotate = [&](uint16_t* x) {
+    cuda_->rope({.rows = kRows,
+                 .heads = x == q ? 2 : 1,
+                 .width = kWidth,
+                 .pairs = kPairs,
+                 .cos_sin = angles,
+                 .x = x});
+  };
+  const auto write = [&] {
+    cuda_->window_write(
+        {.step = step, .width = kWidth, .pairs = kPairs, .cos_sin = angles, .kv = kv, .cache = cache});
+  };
+  EXPECT_EQ(launches([&] { rotate(q), write(); }), 1U);
+  EXPECT_EQ(launches([&] { rotate(kv), write(); }), 2U) << "the write reads what is rotated";
+  EXPECT_EQ(launches([&] { write(); }), 1U);
+}
+
+TEST_F(SharedLaunches, ExpansionAndCollapse) {
+  constexpr int32_t kRows = 4, kHidden = 64, kStreams = 4;
+  uint16_t* h = rows(kRows, kStreams * kHidden);
+  uint16_t* y = rows(kRows, kHidden);
+  const auto floats = [&](size_t count) { return make(cases::f32_values(random_, count)); };
+  float *post = floats(kRows * 4), *comb = floats(kRows * 16), *pre = floats(kRows * 4);
+  uint16_t* norm = make(cases::norm_weights(random_, kHidden));
+  uint16_t* x = room<uint16_t>(kRows * kHidden);
+  uint16_t* other = rows(kRows, kStreams * kHidden);
+  const auto expand = [&] {
+    cuda_->mhc_expand(
+        {.rows = kRows, .streams = kStreams, .hidden = kHidden, .y = y, .post = post, .comb = comb, .h = h});
+  };
+  const auto collapse = [&](const uint16_t* from) {
+    cuda_->mhc_collapse({.rows = kRows,
+                         .streams = kStreams,
+                         .hidden = kHidden,
+                         .h = from,
+                         .pre = pre,
+                         .norm_weight = norm,
+                         .x = x});
+  };
+  EXPECT_EQ(launches([&] { expand(), collapse(h); }), 1U);
+  EXPECT_EQ(launches([&] { expand(), collapse(other); }), 2U) << "other streams";
+  EXPECT_EQ(launches([&] { expand(); }), 1U);
+}
+
+TEST_F(SharedLaunches, RouterRunsWithTheWorkListOfFewRows) {
+  constexpr int32_t kHidden = 64, kWidth = 64, kExperts = 4, kTopK = 2;
+  std::vector<HostWeight> host;
+  for (int32_t i = 0; i < 3 * (kExperts + 1); ++i) {
+    const WeightFormat format = i < 3 * kExperts ? WeightFormat::kFp4 : WeightFormat::kFp8;
+    host.push_back(cases::random_weight(random_, format, kWidth, kHidden));
+  }
+  std::vector<ExpertWeights> experts;
+  for (size_t e = 0; e < kExperts; ++e)
+    experts.push_back({host[3 * e].view(), host[3 * e + 1].view(), host[3 * e + 2].view()});
+  const ExpertBank bank = cuda_->place_experts(experts);
+  const ExpertWeights shared = {place(host[3 * kExperts]), place(host[3 * kExperts + 1]),
+                                place(host[3 * kExperts + 2])};
+  for (const int32_t count : {1, 16, 17}) {
+    const auto n = static_cast<size_t>(count);
+    const StepRows step = steps(count);
+    const cases::QuantisedHost q = cases::quantised(cases::bf16_values(random_, n * kHidden));
+    float* logits = make(cases::f32_values(random_, n * kExperts));
+    float* bias = make(cases::f32_values(random_, kExperts));
+    int32_t* ids = room<int32_t>(n * kTopK);
+    float* weights = room<float>(n * kTopK);
+    uint16_t* y = room<uint16_t>(n * kHidden);
+    const QuantisedRows x = {make(q.codes), make(q.scales)};
+    const auto route = [&] {
+      cuda_->route({.step = step,
+                    .experts = kExperts,
+                    .top_k = kTopK,
+                    .logits = logits,
+                    .bias = bias,
+                    .ids = ids,
+                    .weights = weights});
+    };
+    const auto run = [&] {
+      cuda_->experts({.step = step,
+                      .hidden = kHidden,
+                      .width = kWidth,
+                      .top_k = kTopK,
+                      .x_q = x,
+                      .ids = ids,
+                      .weights = weights,
+                      .bank = &bank,
+                      .shared = &shared,
+                      .y = y});
+    };
+    EXPECT_EQ(launches(route), 1U);
+    const uint64_t alone = launches(run);
+    const std::vector<uint16_t> apart = read(y, n * kHidden);
+    EXPECT_EQ(launches([&] { route(), run(); }), count <= 16 ? alone : alone + 1);
+    EXPECT_EQ(read(y, n * kHidden), apart);
+  }
+}
+
+}  // namespace
+}  // namespace spark::engine
