@@ -9,16 +9,16 @@ namespace spark::engine {
 namespace {
 
 // Columns added between two roundings: few enough that the sums stay in the nearest cache.
-constexpr int64_t kRun = 512;
+constexpr int64_t kColumnsAtATime = 512;
 
 }  // namespace
 
 void add_partials(std::span<const double* const> x, int64_t rows, int64_t terms, int64_t cols, uint16_t* y) {
-  std::array<double, kRun> sum;
-  std::array<float, kRun> total;
+  std::array<double, kColumnsAtATime> sum;
+  std::array<float, kColumnsAtATime> total;
   for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t begin = 0; begin < cols; begin += kRun) {
-      const auto count = static_cast<size_t>(std::min(kRun, cols - begin));
+    for (int64_t begin = 0; begin < cols; begin += kColumnsAtATime) {
+      const auto count = static_cast<size_t>(std::min(kColumnsAtATime, cols - begin));
       uint16_t* out = y + row * cols + begin;
       for (int64_t term = 0; term < terms; ++term) {
         const int64_t at = (row * terms + term) * cols + begin;
