@@ -214,6 +214,13 @@ void finish_copies(size_t pending_groups) {
   self.copies.erase(self.copies.begin(), self.copies.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
+void pause() {
+  yield();
+}
+void note_progress() {
+  machine().progressed = true;
+}
+
 void block_barrier() {
   meet(machine().current->block->barrier);
 }

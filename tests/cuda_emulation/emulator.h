@@ -38,6 +38,11 @@ void copy_later(void* to, const void* from, size_t bytes);
 void close_copies();
 void finish_copies(size_t pending_groups);
 
+// For threads that wait in a loop of their own: lets the others run, and says that something changed for
+// them.
+void pause();
+void note_progress();
+
 void block_barrier();
 void cluster_barrier();
 

@@ -134,6 +134,10 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
   emulated_ldmatrix(r, row, true);
 }
 
+inline uint32_t opaque(uint32_t v) {
+  return v;
+}
+
 inline uint4 load_stream(const uint4* p) {
   return __ldg(p);
 }
@@ -182,7 +186,55 @@ inline void copy_async_4_if(bool run, void* to, const void* from) {
   if (run) copy_async(to, from, 4);
 }
 inline uint32_t arrive(uint32_t* counter) {
+  emulation::note_progress();
   return (*counter)++;
+}
+inline void add_release(uint32_t* counter) {
+  ++*counter;
+  emulation::note_progress();
+}
+inline uint32_t load_acquire(const uint32_t* p) {
+  return *p;
+}
+inline void add_shared_counter(uint32_t* p, uint32_t v) {
+  *p += v;
+  emulation::note_progress();
+}
+inline uint32_t read_shared_counter(const uint32_t* p) {
+  return *p;
+}
+inline void pause_thread() {
+  emulation::pause();
+}
+
+// Barriers in shared memory: arrivals still expected in this phase, of how many, the phase's parity, bytes
+// under way. (Copies by the copy engine are done at once; who reads too early is not caught here.)
+struct SharedBarrier {
+  uint16_t left, count;
+  uint32_t phase;
+};
+inline void barrier_init(uint64_t* barrier, uint32_t count) {
+  *barrier =
+      std::bit_cast<uint64_t>(SharedBarrier{static_cast<uint16_t>(count), static_cast<uint16_t>(count), 0});
+}
+inline void barrier_init_done() {}
+inline void barrier_arrive(uint64_t* barrier) {
+  auto b = std::bit_cast<SharedBarrier>(*barrier);
+  if (b.left == 0) std::abort();
+  if (--b.left == 0) b.left = b.count, ++b.phase;
+  *barrier = std::bit_cast<uint64_t>(b);
+  emulation::note_progress();
+}
+inline bool barrier_passed(uint64_t* barrier, uint32_t parity) {
+  return (std::bit_cast<SharedBarrier>(*barrier).phase & 1) != parity;
+}
+inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
+  while (!barrier_passed(barrier, parity)) emulation::pause();
+}
+inline void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from) | bytes) % 16 != 0) std::abort();
+  std::memcpy(to, from, bytes);
+  barrier_arrive(barrier);
 }
 inline void copy_async_commit() {
   emulation::close_copies();

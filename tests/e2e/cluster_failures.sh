@@ -76,7 +76,7 @@ profile=config/lab.json
 echo "$name: a rank dies while the start waits, and an API that never answers"
 spark cluster start --apply >"$work/out" 2>&1 & starting=$!
 i=0
-until on node1 'docker inspect dsv41-lab' >/dev/null 2>&1 && on node3 'docker kill dsv41-lab' >/dev/null 2>&1; do i=$((i + 1)); [ "$i" -lt 300 ] || fail "no rank to kill"; sleep 0.05; done
+until on node1 'docker inspect dsv41-lab' >/dev/null 2>&1 && on node3 'docker kill dsv41-lab' >/dev/null 2>&1; do i=$((i + 1)); [ "$i" -lt 1200 ] || fail "no rank to kill"; sleep 0.05; done
 status=0
 wait "$starting" || status=$?
 [ "$status" = 1 ] || fail "a rank died: exit status $status"
@@ -90,7 +90,7 @@ says 'rolled-back'
 profile=config/lab-impatient.json
 spark cluster start --apply >"$work/out" 2>&1 & starting=$!
 i=0
-until on node3 'docker pause dsv41-lab' >/dev/null 2>&1; do i=$((i + 1)); [ "$i" -lt 300 ] || fail "no rank to pause"; sleep 0.05; done
+until on node3 'docker pause dsv41-lab' >/dev/null 2>&1; do i=$((i + 1)); [ "$i" -lt 1200 ] || fail "no rank to pause"; sleep 0.05; done
 status=0
 wait "$starting" || status=$?
 [ "$status" = 1 ] || fail "API never ready: exit status $status"
@@ -137,7 +137,7 @@ run 0 status
 run 0 cluster stop --remove --apply
 "$spark" --repository "$repo" --cluster-config "$profile" cluster start --apply >"$work/out" 2>&1 & starting=$!
 i=0
-until on node2 'docker inspect dsv41-lab' >/dev/null 2>&1; do i=$((i + 1)); [ "$i" -lt 300 ] || fail "no rank"; sleep 0.05; done
+until on node2 'docker inspect dsv41-lab' >/dev/null 2>&1; do i=$((i + 1)); [ "$i" -lt 1200 ] || fail "no rank"; sleep 0.05; done
 kill -INT "$starting"
 status=0
 wait "$starting" || status=$?
@@ -149,24 +149,38 @@ times=6
 echo "$name: kill -9 of spark at $times moments"
 seed=${SPARK_TEST_SEED:-$$}
 echo "$name: SPARK_TEST_SEED=$seed"
-# A moment of 0 to 4 seconds.
-moment() { awk -v seed="$seed" -v i="$1" 'BEGIN { srand(seed * 1000 + i); rand(); printf "%.3f", 4 * rand() }'; }
+# When to kill: after this many lines of the journal (0: of the preflight), and so much later.
+moment() { awk -v seed="$seed" -v i="$1" -v most="$2" 'BEGIN { srand(seed * 1000 + i); rand(); print int(rand() * most); printf "%.3f", 0.4 * rand() }'; }
+newest() { ls "$repo"/results/private/launch/dsv41-lab/*.jsonl 2>/dev/null | tail -n 1; }
+kill_at() { # PID LINES SECONDS OLD_JOURNAL
+  while kill -0 "$1" 2>/dev/null; do
+    now=$(newest)
+    [ "$2" -gt 0 ] || break
+    if [ -n "$now" ] && [ "$now" != "$4" ] && [ "$(wc -l <"$now")" -ge "$2" ]; then break; fi
+    sleep 0.01
+  done
+  sleep "$3"
+  kill -9 "$1" 2>/dev/null || true
+  wait "$1" 2>/dev/null || true
+}
 i=0
 while [ "$i" -lt "$times" ]; do
   case $((i % 3)) in
-  0) run 0 cluster stop --remove --apply; command="cluster start --apply" ;;
-  1) command="cluster start --replace --apply" ;;
-  2) starts --replace --apply; command="cluster stop --apply" ;;
+  0) run 0 cluster stop --remove --apply; command="cluster start --apply" most=22 ;;
+  1) starts --replace --apply; command="cluster start --replace --apply" most=30 ;;
+  2) starts --replace --apply; command="cluster stop --apply" most=13 ;;
   esac
-  after=$(moment "$i")
+  # shellcheck disable=SC2046
+  set -- $(moment "$i" "$most")
+  old=$(newest)
   # shellcheck disable=SC2086
   "$spark" --repository "$repo" --cluster-config "$profile" $command >"$work/killed" 2>&1 & victim=$!
-  sleep "$after"
-  kill -9 "$victim" 2>/dev/null || true
-  wait "$victim" 2>/dev/null || true
+  kill_at "$victim" "$1" "$2" "$old"
+  after="$1 lines and $2 s"
+  [ -z "${SPARK_TEST_TRACE:-}" ] || echo "$name: killed \"$command\" after $after: $(tail -n 1 "$(newest)" | cut -c 1-120)" >&2
   guarded
   spark status >"$work/out" 2>&1 || true
-  grep -q '^interrupted: \|^last: ' "$work/out" || fail "status says nothing of \"$command\" killed after $after s"
+  grep -q '^interrupted: \|^last: ' "$work/out" || fail "status says nothing of \"$command\" killed after $after"
   sleep 0.5
   guarded
   if [ $((i % 2)) = 0 ]; then
@@ -176,7 +190,7 @@ while [ "$i" -lt "$times" ]; do
     run 0 status
   else
     run 0 cluster stop --remove --apply
-    untouched "\"$command\" killed after $after s"
+    untouched "\"$command\" killed after $after"
   fi
   i=$((i + 1))
 done

@@ -65,6 +65,12 @@ says '[start.exists]'
 run 0 cluster start --replace
 same_states before 'reading beside a running service'
 
+# A benchmark of two samples, from the management network.
+"$spark" lab run --dir "$lab" -- "$spark" bench --base-url http://192.0.2.1:8000 --cases prose-fixed --concurrency 1 \
+  --min-samples 2 --max-samples 2 --precision 100 --output "$work/bench" >"$work/out" 2>&1 || fail "bench"
+says 'prose-fixed-c1'
+[ -s "$work/bench/bench.json" ] || fail "no bench.json"
+
 ids() { for n in $all; do on "node$n" 'docker inspect -f {{.Id}} dsv41-lab'; done | tr '\n' ' '; }
 first=$(ids)
 starts --replace --apply
@@ -94,4 +100,32 @@ run 0 cluster stop --remove --parallel --apply
 for n in $all; do [ "$(on "node$n" 'docker ps -aq | wc -l')" = 0 ] || fail "a container is left on node$n"; done
 run 0 cluster stop --apply
 says 'nothing was there'
+
+# The same without containers: every rank a process of its own, guarded by its pid.
+profile=config/lab-processes.json
+run 0 cluster start
+says 'pre-arm startup memguard'
+starts --apply
+completion node1
+run 0 status
+says 'dsv41-lab|process'
+processes() {
+  for n in $all; do
+    on "node$n" '
+      read -r pid </run/spark-launch/dsv41-lab.pid
+      bin=/root/projects/spark-deploy/bin/spark-guard
+      watched=$($bin status --service dsv41-lab --run-folder /run/spark-guard | sed -n "s/^pid=//p")
+      [ "$pid" = "$watched" ] && kill -0 "$pid"' || fail "node$n: a process without its guard"
+  done
+}
+processes
+run 1 cluster start --apply
+says '[start.exists]'
+starts --replace --apply
+processes
+run 0 cluster stop --apply
+for n in $all; do
+  on "node$n" '! pgrep -x spark-engine >/dev/null' || fail "an engine is left on node$n"
+done
+no_service
 echo "$name: good"

@@ -17,8 +17,8 @@ run() {
   [ -z "${SPARK_TEST_TRACE:-}" ] || echo "$name: $((($(date +%s%N) - begun) / 1000000)) ms: spark $*" >&2
   [ "$status" = "$wanted" ] || fail "spark $*: exit status $status instead of $wanted"
 }
-# A start that has to succeed. On a machine that is busy with other things ranks can take one another for dead, which is
-# no fault of the start (it says so and takes everything back): such a start is tried again.
+# A start that has to succeed. On a machine that is busy with other things ranks can take one another for dead, and a
+# node's questions can take too long; a start then says so, and takes back what it did: it is tried again.
 starts() {
   tries=0
   while :; do
@@ -28,7 +28,7 @@ starts() {
     [ -z "${SPARK_TEST_TRACE:-}" ] || echo "$name: $((($(date +%s%N) - begun) / 1000000)) ms: spark cluster start $*" >&2
     [ "$status" != 0 ] || return 0
     tries=$((tries + 1))
-    { [ "$tries" -lt 4 ] && grep -q 'no sign of life' "$work/out"; } || fail "spark cluster start $*: exit status $status"
+    { [ "$tries" -lt 4 ] && grep -qE 'rank [0-9] was lost|took longer than its limit' "$work/out"; } || fail "spark cluster start $*: exit status $status"
   done
 }
 says() { grep -qF -- "$1" "$work/out" || fail "does not say: $1"; }

@@ -26,7 +26,9 @@
 #include "ops/guard/kernel.h"
 #include "ops/guard/report.h"
 #include "ops/lab/state.h"
+#include "ops/launch/journal.h"
 #include "ops/launch/render.h"
+#include "ops/launch/run_state.h"
 #include "ops/plan/plan.h"
 #include "ops/recovery/change.h"
 #include "ops/recovery/state.h"
@@ -230,6 +232,17 @@ void recovery_state(const std::string& text) {
   plan_text(plan_revert(host));
 }
 
+void journal(const std::string& text) {
+  static const Folder kFolder;
+  const RunState run = replay(read_journal(kFolder.put("run.jsonl", text) + "/run.jsonl"));
+  SPARK_CHECK(!explain(run).empty());
+  if (run.ended) return;
+  for (const RecoveryAim aim : {RecoveryAim::kRestoreService, RecoveryAim::kRestoreNames}) {
+    plan_recovery(run, aim);
+    plan_undo(run, aim);
+  }
+}
+
 void guard_texts(const std::string& text) {
   GuardOptions options;
   adopt_previous(options, text, 4711, "boot");
@@ -300,6 +313,7 @@ constexpr Loader kLoaders[] = {
     {'k', plan_of_profile},
     {'l', cables},
     {'m', recipes},
+    {'n', journal},
     {'s', whole_site_file},
 };
 

@@ -18,6 +18,8 @@
 namespace spark::ops {
 namespace {
 
+constexpr size_t kKeptJournals = 200;
+
 std::string step_sentence(const Step& step, const StepResult& result) {
   const auto value = [&result](const char* name) {
     const auto found = result.values.find(name);
@@ -89,12 +91,17 @@ std::string launch_folder(const Repository& repository, const std::string& servi
 
 RunHistory run_history(const std::string& folder) {
   RunHistory history;
+  history.at_work = launch_at_work(folder);
   for (const std::string& path : journals_in(folder)) {
-    const std::vector<Json> records = read_journal(path);
-    if (records.empty()) continue;
-    const RunState run = replay(records);
-    history.last = explain(run);
-    if (!run.ended) history.unfinished += history.last;
+    try {
+      const std::vector<Json> records = read_journal(path);
+      if (records.empty()) continue;
+      const RunState run = replay(records);
+      history.last = explain(run);
+      if (!run.ended) history.unfinished += history.last;
+    } catch (const Error& error) {
+      history.unfinished += error.describe() + "\n";
+    }
   }
   return history;
 }
@@ -255,6 +262,7 @@ void ClusterCommand::ship() {
 
 ClusterOutcome ClusterCommand::run(const std::string& command, const Waves& waves) {
   const RunHeader header = header_for(command);
+  prune_journals(folder_, kKeptJournals);
   auto journal = std::make_shared<Journal>(Journal::create(folder_, header.run));
   RunLog log(header, waves, [journal](Json record) { journal->append(std::move(record)); });
   const auto actions = actions_for(header);
@@ -302,7 +310,10 @@ ClusterOutcome ClusterCommand::start() try {
          "preflight failed; nothing was changed");
   }
   refuse_holds(looks);
-  say("preflight passed on " + std::to_string(looks.size()) + " nodes",
+  say("preflight passed on " + std::to_string(looks.size()) + " nodes" +
+          (findings.empty() ? ""
+                            : ", " + std::to_string(findings.size()) +
+                                  " warnings (spark doctor --live --expect-stopped shows them)"),
       {{"event", "preflight"}, {"warnings", findings.size()}});
   const std::string backup = site_.profile.service_name() + "-pre-" + std::to_string(std::time(nullptr));
   return run("start", plan_start(situation_of(looks, actions->launches()), {options_.replace, backup}));

@@ -75,6 +75,7 @@ std::string launch_folder(const Repository& repository, const std::string& servi
 
 // What the journals say: the run that did not end, or the last one; "" when there was none.
 struct RunHistory {
+  std::string at_work;  // the command that runs now, on this machine
   std::string unfinished;
   std::string last;
 };

@@ -11,6 +11,7 @@
 #include <ctime>
 #include <filesystem>
 #include <random>
+#include <thread>
 
 #include "common/file.h"
 
@@ -118,12 +119,39 @@ std::vector<std::string> journals_in(const std::string& folder) {
   return paths;
 }
 
+void prune_journals(const std::string& folder, size_t keep) {
+  std::vector<std::string> paths = journals_in(folder);
+  for (size_t i = 0; i + keep < paths.size(); ++i) {
+    const std::string text = read_file(paths[i], kMaxJournalBytes);
+    const size_t last = text.size() < 2 ? std::string::npos : text.rfind('\n', text.size() - 2);
+    const bool ended =
+        text.find("\"event\":\"end\"", last == std::string::npos ? 0 : last) != std::string::npos;
+    std::error_code kept;
+    if (ended) fs::remove(paths[i], kept);
+  }
+}
+
+std::string launch_at_work(const std::string& folder) {
+  const std::string path = folder + "/lock";
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.open() || ::flock(file.get(), LOCK_SH | LOCK_NB) == 0) return {};
+  std::string holder = read_file(path);
+  while (!holder.empty() && holder.back() == '\n') holder.pop_back();
+  return holder.empty() ? "another command" : holder;
+}
+
 std::optional<Descriptor> lock_launch(const std::string& folder, const std::string& me, std::string& holder) {
   fs::create_directories(folder);
   const std::string path = folder + "/lock";
   Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!file.open()) throw Error(std::string("cannot be opened: ") + std::strerror(errno), path);
-  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+  // `spark status` may be looking at it for a moment.
+  int tries = 0;
+  while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (++tries < 20) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      continue;
+    }
     holder = read_file(path);
     while (!holder.empty() && holder.back() == '\n') holder.pop_back();
     return {};

@@ -47,6 +47,12 @@ std::vector<std::string> journals_in(const std::string& folder);
 // says which. The lock goes with the process, however that ends.
 std::optional<Descriptor> lock_launch(const std::string& folder, const std::string& me, std::string& holder);
 
+// The command that holds the lock now; "" when none does.
+std::string launch_at_work(const std::string& folder);
+
+// Removes the oldest journals of runs that ended, and leaves this many.
+void prune_journals(const std::string& folder, size_t keep);
+
 std::string utc_now();  // 2026-11-29T22:00:00Z
 // Names a run; sorts by time: 20261129T220000Z-start-3f2a
 std::string new_run_name(const std::string& command);

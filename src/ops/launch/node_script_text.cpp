@@ -295,6 +295,12 @@ step_stop() {
   say found "$seen"
   if [ "$seen" = running ]; then stop_service; fi
   guard_leaves
+  # Retired containers that could not be removed when their successor was ready.
+  if [ "$remove" = 1 ] && [ "$runtime" = container ]; then
+    for old in $(docker ps --all --filter "name=^/?$name-pre-[0-9]+\$" --filter status=exited --filter status=created --format '{{.Names}}'); do
+      docker rm "$old" >/dev/null 2>&1 || say kept "$old"
+    done
+  fi
   [ "$seen" != absent ] || return 0
   if [ "$remove" = 1 ] || [ "$runtime" != container ]; then forget_service; fi
 }

@@ -164,7 +164,9 @@ std::string status_text(const ClusterStatus& status) {
     if (api.waiting) text += ", " + format_fixed(*api.waiting, 0) + " waiting";
     text += "\n";
   }
-  if (!status.history.unfinished.empty())
+  if (!status.history.at_work.empty())
+    text += "at work: " + status.history.at_work + "\n";
+  else if (!status.history.unfinished.empty())
     text += "interrupted: " + status.history.unfinished;
   else if (!status.history.last.empty())
     text += "last: " + status.history.last;
@@ -187,7 +189,8 @@ Json status_json(const ClusterStatus& status) {
             {"problem", status.api.problem},
             {"running", number(status.api.running)},
             {"waiting", number(status.api.waiting)}}},
-          {"interrupted", status.history.unfinished},
+          {"at_work", status.history.at_work},
+          {"interrupted", status.history.at_work.empty() ? status.history.unfinished : std::string()},
           {"last", status.history.last},
           {"claim", status.claim},
           {"hold", status.hold},

@@ -257,6 +257,11 @@ constexpr Setting kNativeArguments[] = {
      "run every layer for every token of a prompt, not only the last window's"},
     {"@speculative", kObject, "--speculative-config",
      "the drafter; left out: all its drafts, as far as they pay; {}: no speculation"},
+    {"collective_dtype", kText, "--collective-dtype",
+     "how the ranks' partial sums are added up: fp64 gives any number of ranks the same results, bf16 moves "
+     "a "
+     "quarter of the bytes",
+     0, 0, "", When::kAlways, 1, "auto fp64 bf16"},
     {"spread_rows_above", kInteger, "--spread-rows-above",
      "steps of more tokens than this spread their residual streams over the ranks", 0, 1 << 20},
     {"rendezvous_timeout_s", kNumber, "--rendezvous-timeout", "how long ranks wait for one another", 0.1,

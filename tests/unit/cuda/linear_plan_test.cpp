@@ -85,6 +85,35 @@ TEST(LinearPlan, DecodeShapesUseMostOfTheDevice) {
   }
 }
 
+TEST(LinearPlan, DirectLaunchesCoverEveryShardOnce) {
+  for (const DeviceLimits& device : {kH200, kGb10}) {
+    for (const Shape& s : shapes()) {
+      const LinearShape shape = shape_of(s);
+      const LinearSplit split = split_linear(shape);
+      const auto l = plan_direct(shape, split, device);
+      if (!l) continue;
+      EXPECT_LE(l->shared_bytes, device.shared_bytes / 2);
+      EXPECT_EQ(l->row_warps * split.shards, kDirectWarps * l->warp_shards) << s.out << " x " << s.in;
+      EXPECT_GE(l->shard_chunks * l->chunk, split.shard_blocks);
+      EXPECT_LT((l->shard_chunks - 1) * l->chunk, split.shard_blocks);
+      EXPECT_GE(int64_t{l->grid} * l->row_warps * kTileRows, s.out);
+      const size_t weights =
+          static_cast<size_t>(kDirectWarps * l->warp_shards * l->shard_chunks * l->chunk) * kTileBytes;
+      EXPECT_EQ(l->shared_bytes, direct_weights_at(l->warp_shards, l->chunk) + weights);
+    }
+  }
+}
+
+TEST(LinearPlan, DecodeProductsAreDirectOnTheDeviceThatHasRoom) {
+  for (const Shape& s : {Shape{1792, 5120, 1}, Shape{8192, 1280, 1}, Shape{5120, 2048, 1},
+                         Shape{2048, 4096, 2, 1024}, Shape{576, 5120, 1}, Shape{5120, 576, 1}}) {
+    EXPECT_TRUE(plan_direct(shape_of(s), split_linear(shape_of(s)), kH200).has_value()) << s.out;
+  }
+  for (const Shape& s : {Shape{25600, 6144, 1}, Shape{5120, 15360, 1}}) {
+    EXPECT_FALSE(plan_direct(shape_of(s), split_linear(shape_of(s)), kH200).has_value()) << s.out;
+  }
+}
+
 TEST(PackPlan, TakesTheWindowWithTheFewestExceptions) {
   std::vector<uint64_t> counts(257);
   for (size_t e = 112; e <= 126; ++e) counts[e] = 1000;

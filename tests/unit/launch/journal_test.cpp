@@ -95,8 +95,22 @@ TEST_F(JournalTest, TheLockIsForOne) {
   ASSERT_TRUE(first);
   EXPECT_FALSE(lock_launch(folder_, "second", holder));
   EXPECT_EQ(holder, "first");
+  EXPECT_EQ(launch_at_work(folder_), "first");
   first.reset();
+  EXPECT_EQ(launch_at_work(folder_), "");
   EXPECT_TRUE(lock_launch(folder_, "second", holder));
+}
+
+TEST_F(JournalTest, OnlyRunsThatEndedArePruned) {
+  for (int i = 0; i < 6; ++i) {
+    Journal journal = Journal::create(folder_, "run" + std::to_string(i));
+    journal.append({{"event", "run"}});
+    if (i != 1) journal.append({{"event", "end"}, {"outcome", "ready"}});
+  }
+  prune_journals(folder_, 2);
+  std::string left;
+  for (const std::string& path : journals_in(folder_)) left += fs::path(path).stem().string() + " ";
+  EXPECT_EQ(left, "run1 run4 run5 ");
 }
 
 // At every prefix: whatever was begun is taken back, and nothing else; after the token it is finished

@@ -34,6 +34,7 @@ enum class Scratch : uint8_t {
   kExpertCodes,
   kExpertScales,
   kExpertXScales,
+  kExpertDone,
   kExpertOutputs,
   kExpertArrivals,
   kSharedGate,
@@ -98,7 +99,8 @@ class Backend final : public CudaBackend {
     limits_.max_attention_cluster = properties.major == 9 ? 16 : 8;
     limits_.block_scaled_mma = properties.major == 12;
     stream_ = std::make_unique<Stream>();
-    side_ = std::make_unique<Stream>();
+    mix_side_.stream = std::make_unique<Stream>();
+    shared_side_.stream = std::make_unique<Stream>();
     arena_ = std::make_unique<Arena>();
     staging_ = std::make_unique<Staging>(kStagingBytes);
     store_ = std::make_unique<WeightStore>(*arena_, *staging_, *stream_, limits_, options.pack_rows_from);
@@ -256,7 +258,7 @@ class Backend final : public CudaBackend {
     p.groups = args.groups;
     p.y_stride = w.rows;
     run_rows(
-        shape, p, args.rows, [this] { return main(); }, launch_stream_fp8_bf16,
+        shape, p, args.rows, [this] { return main(); }, launch_stream_fp8_bf16, launch_direct_fp8_bf16,
         [&](StreamGemmParams& piece, int first) {
           piece.x = args.x + first * piece.x_stride;
           piece.y = args.y + first * w.rows;
@@ -302,7 +304,7 @@ class Backend final : public CudaBackend {
       return;
     }
     flush();
-    if (args.pre == pending_pre_) join();
+    if (args.pre == pending_pre_) join(mix_side_);
     launch_mhc_collapse(main(), args);
     remember_collapsed(args);
   }
@@ -401,10 +403,15 @@ class Backend final : public CudaBackend {
     work.item_row = scratch<int32_t>(Scratch::kExpertRow, most * kExpertRows);
     work.item_weight = scratch<float>(Scratch::kExpertWeight, most * kExpertRows);
     work.destination = scratch<int32_t>(Scratch::kExpertDestination, most);
-    work.codes = scratch<uint8_t>(Scratch::kExpertCodes, most * stride);
+    // Room for either form: plain codes, or blocks of codes and scales.
+    work.codes = scratch<uint8_t>(Scratch::kExpertCodes, most * stride / 128 * kRowBlockBytes);
+    work.item_done = scratch<uint32_t>(Scratch::kExpertDone, most);
     work.scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 32);
-    work.x_scales =
-        scratch<uint32_t>(Scratch::kExpertXScales, most / args.top_k * ceil_div(bank.hidden, 128));
+    const bool stream = expert_stream_fits(limits_, args, bank);
+    if (!stream) {
+      work.x_scales =
+          scratch<uint32_t>(Scratch::kExpertXScales, most / args.top_k * ceil_div(bank.hidden, 128));
+    }
     work.outputs = scratch<uint16_t>(Scratch::kExpertOutputs, most * bank.hidden);
     work.arrivals = scratch<uint32_t>(Scratch::kExpertArrivals, ceil_div(bank.hidden, kDownChannels));
 
@@ -417,11 +424,11 @@ class Backend final : public CudaBackend {
     // The shared expert needs nothing but the rows: it starts beside the router when they are known to be as
     // the collapse left them.
     if (args.x_q.codes == collapsed_codes_) {
-      fork_at(collapsed_);
+      fork_at(shared_side_, collapsed_);
     } else {
-      fork();
+      fork(shared_side_);
     }
-    const auto side = [this] { return beside(); };
+    const auto side = [this] { return beside(shared_side_); };
     linear_on(side,
               {.rows = args.step.rows,
                .x_q = args.x_q,
@@ -429,7 +436,7 @@ class Backend final : public CudaBackend {
                .y = gate,
                .y_stride = args.width},
               &args.shared->w3, up);
-    launch_swiglu_quantise(beside(), gate, up, args.step.rows, args.width, args.limit, t);
+    launch_swiglu_quantise(side(), gate, up, args.step.rows, args.width, args.limit, t);
     linear_on(
         side,
         {.rows = args.step.rows, .x_q = t, .weight = &args.shared->w2, .y = shared, .y_stride = args.hidden});
@@ -437,11 +444,21 @@ class Backend final : public CudaBackend {
     for (int first = 0; first < args.step.rows; first += kMaxLinearRows) {
       const int count = std::min(kMaxLinearRows, args.step.rows - first);
       launch_expert_plan(main(), args, first, count, bank.experts, work, route ? &*route : nullptr);
+      const uint16_t* shared_rows = shared + int64_t{first} * args.hidden;
+      if (stream) {
+        // Few rows: what runs beside is done when the router is, and a join costs less here than behind,
+        // where it would keep the next kernel from starting early.
+        if (count <= kDirectRows) join();
+        launch_expert_stream(main(), args, first, count, bank, work);
+        join(shared_side_);
+        launch_expert_combine(main(), args, first, count, work, shared_rows);
+        continue;
+      }
       const auto gate_up = limits_.block_scaled_mma ? sm121::launch_expert_gate_up : launch_expert_gate_up;
       const auto down = limits_.block_scaled_mma ? sm121::launch_expert_down : launch_expert_down;
       gate_up(main(), args, first, count, bank, work);
-      join();
-      down(main(), args, first, count, bank, work, shared + int64_t{first} * args.hidden);
+      join(shared_side_);
+      down(main(), args, first, count, bank, work, shared_rows);
     }
   }
 
@@ -532,9 +549,9 @@ class Backend final : public CudaBackend {
     float* partials =
         scratch<float>(Scratch::kMhcPartials, int64_t{args.rows} * kMixOutputs * mhc_mix_chunks(columns));
     const auto* fn = reinterpret_cast<const float*>(WeightStore::prepared(*args.fn).tiles);
-    fork();
-    const Launch first = beside();
-    const Launch second = beside();
+    fork(mix_side_);
+    const Launch first = beside(mix_side_);
+    const Launch second = beside(mix_side_);
     launch_mhc_mix(first, second, args, fn, partials);
     pending_pre_ = args.pre;
   }
@@ -558,40 +575,55 @@ class Backend final : public CudaBackend {
     return on;
   }
 
-  // The next launch beside it; fork() comes first.
-  Launch beside() {
+  // A stream beside the main one: the mHC coefficients run on one, the shared expert on another, because the
+  // experts wait for the latter only.
+  struct Side {
+    std::unique_ptr<Stream> stream;
+    Event forked;
+    Event joined;
+    bool busy = false;
+    bool chained = false;
+  };
+
+  // The next launch beside the main chain; fork() comes first.
+  Launch beside(Side& side) {
     if (!options_.side_stream) return main();
     flush();
-    const Launch on = {
-        .stream = side_->get(), .dependent = options_.dependent_launch && side_chained_, .device = limits_};
-    side_chained_ = true;
+    const Launch on = {.stream = side.stream->get(),
+                       .dependent = options_.dependent_launch && side.chained,
+                       .device = limits_};
+    side.chained = true;
     return on;
   }
 
   // What is launched beside from here on sees everything launched so far.
-  void fork() {
+  void fork(Side& side) {
     flush();
     if (!options_.side_stream) return;
-    check(cudaEventRecord(forked_.get(), stream_->get()), "recording an event");
-    fork_at(forked_);
+    check(cudaEventRecord(side.forked.get(), stream_->get()), "recording an event");
+    fork_at(side, side.forked);
   }
   // The same for a place in the main chain that was noted before.
-  void fork_at(const Event& place) {
+  void fork_at(Side& side, const Event& place) {
     flush();
     if (!options_.side_stream) return;
-    check(cudaStreamWaitEvent(side_->get(), place.get(), 0), "ordering streams");
-    side_chained_ = false;
-    side_busy_ = true;
+    check(cudaStreamWaitEvent(side.stream->get(), place.get(), 0), "ordering streams");
+    side.chained = true;  // behind what the main chain launched last
+    side.busy = true;
   }
 
   // What is launched from here on sees everything launched beside.
-  void join() {
+  void join(Side& side) {
     flush();
-    pending_pre_ = nullptr;
-    if (!side_busy_) return;
-    check(cudaEventRecord(joined_.get(), side_->get()), "recording an event");
-    check(cudaStreamWaitEvent(stream_->get(), joined_.get(), 0), "ordering streams");
-    side_busy_ = false;
+    if (&side == &mix_side_) pending_pre_ = nullptr;
+    if (!side.busy) return;
+    check(cudaEventRecord(side.joined.get(), side.stream->get()), "recording an event");
+    check(cudaStreamWaitEvent(stream_->get(), side.joined.get(), 0), "ordering streams");
+    side.busy = false;
+  }
+  void join() {
+    join(mix_side_);
+    join(shared_side_);
   }
 
   cudaGraph_t capture(const std::function<void()>& body) {
@@ -609,7 +641,7 @@ class Backend final : public CudaBackend {
       cudaGetLastError();
       waiting_ = {};
       collapsed_codes_ = nullptr;
-      side_busy_ = false;
+      mix_side_.busy = shared_side_.busy = false;
       chained_ = false;
       throw;
     }
@@ -645,10 +677,25 @@ class Backend final : public CudaBackend {
   }
 
   // Cuts the rows of the step into launches and runs them; `aim` points a piece at its inputs and outputs.
+  // `direct`: the same product for few rows, or null.
+  using RunDirect = void (*)(const Launch&, const DirectLaunch&, const StreamGemmParams&);
   template <class Where, class Run, class Aim>
   void run_rows(const LinearShape& shape, const StreamGemmParams& params, int rows, const Where& where,
-                const Run& run, const Aim& aim) {
+                const Run& run, RunDirect direct, const Aim& aim) {
     const LinearSplit split = split_linear(shape);
+    if (direct != nullptr && rows <= kDirectRows) {
+      if (const auto plan = plan_direct(shape, split, limits_)) {
+        StreamGemmParams p = params;
+        p.rows = rows;
+        p.shard_blocks = split.shard_blocks;
+        p.row_warps = plan->row_warps;
+        p.warp_shards = plan->warp_shards;
+        p.shard_chunks = plan->shard_chunks;
+        aim(p, 0);
+        direct(where(), *plan, p);
+        return;
+      }
+    }
     for (int first = 0; first < rows;) {
       const LinearLaunch plan = plan_linear(shape, split, rows - first, limits_);
       StreamGemmParams p = params;
@@ -699,14 +746,16 @@ class Backend final : public CudaBackend {
                                       : launch_linear_fp4(where(), args, w);
     }
     const bool codes = w.layout == Layout::kFp8;
-    // The quantiser of these rows may run inside the product.
+    const LinearShape shape = {.rows = w.rows, .cols = w.cols, .activation_bytes = codes ? 1 : 2};
+    const bool direct = codes && !limits_.block_scaled_mma && args.rows <= kDirectRows &&
+                        plan_direct(shape, split_linear(shape), limits_).has_value();
+    // The quantiser of these rows may run inside the streaming product.
     std::optional<QuantiseArgs> source;
-    if (codes && waiting_.quantise && waiting_.quantise->out.codes == args.x_q.codes &&
+    if (codes && !direct && waiting_.quantise && waiting_.quantise->out.codes == args.x_q.codes &&
         waiting_.quantise->rows == args.rows && waiting_.quantise->cols == w.cols &&
         args.rows <= kMaxQuantisingRows) {
       source = std::exchange(waiting_.quantise, std::nullopt);
     }
-    const LinearShape shape = {.rows = w.rows, .cols = w.cols, .activation_bytes = codes ? 1 : 2};
     StreamGemmParams params = params_of(w);
     params.y_stride = args.y_stride;
     if (w2 != nullptr) params.second_tiles = w2->tiles, params.second_scales = w2->scales;
@@ -730,7 +779,7 @@ class Backend final : public CudaBackend {
              : codes                           ? launch_stream_fp8
              : w.layout == Layout::kPacked     ? launch_stream_packed
                                                : launch_stream_bf16,
-             aim);
+             codes && !limits_.block_scaled_mma ? launch_direct_fp8 : nullptr, aim);
   }
 
   struct Buffer {
@@ -746,21 +795,18 @@ class Backend final : public CudaBackend {
   CudaDeviceInfo info_;
   DeviceLimits limits_;
   std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Stream> side_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Staging> staging_;
   std::unique_ptr<WeightStore> store_;
   std::array<Buffer, static_cast<size_t>(Scratch::kCount)> scratch_;
   std::unordered_map<uint64_t, Recorded> graphs_;
   std::list<uint64_t> recent_;
-  Event forked_;
-  Event joined_;
+  Side mix_side_;
+  Side shared_side_;
   Event collapsed_;
   const uint8_t* collapsed_codes_ = nullptr;  // the rows that collapsed_ stands for
   Waiting waiting_;
   bool chained_ = false;
-  bool side_chained_ = false;
-  bool side_busy_ = false;
   const float* pending_pre_ = nullptr;
 };
 

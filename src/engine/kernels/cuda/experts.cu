@@ -62,6 +62,9 @@ constexpr int kRouteRowsAtOnce = 8;
 
 // The rows' scales as words of four, one for each 128 columns; zero beyond the last.
 __device__ __forceinline__ void copy_row_scales(const PlanParams& p) {
+  for (int i = static_cast<int>(threadIdx.x); i < p.rows * p.top_k; i += kPlanThreads)
+    p.work.item_done[i] = 0;
+  if (p.work.x_scales == nullptr) return;
   const int stages = (p.x_blocks + 3) / 4;
   for (int i = static_cast<int>(threadIdx.x); i < p.rows * stages; i += kPlanThreads) {
     const int m = i / stages, first = (i - m * stages) * 4;
@@ -136,10 +139,19 @@ __global__ void __launch_bounds__(kPlanThreads, 1) route_plan_kernel(const __gri
   float weight = 0.0f;
   for (int row0 = 0; row0 < p.rows; row0 += kRouteRowsAtOnce) {
     const int rows = min(kRouteRowsAtOnce, p.rows - row0);
-#pragma unroll 4
-    for (int i = thread; i < rows * kMaxRouteExperts; i += kPlanThreads) {
-      const int r = i / kMaxRouteExperts;
-      score_expert(p.route, row0 + r, i % kMaxRouteExperts, score[r], order[r]);
+    constexpr int kEach = kRouteRowsAtOnce * kMaxRouteExperts / kPlanThreads;
+    constexpr int kRowStep = kPlanThreads / kMaxRouteExperts;
+    const int column = thread % kMaxRouteExperts;
+    RouteInput in[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int r = i * kRowStep + thread / kMaxRouteExperts;
+      in[i] = r < rows ? read_expert(p.route, row0 + r, column) : RouteInput{0.0f, 0.0f};
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int r = i * kRowStep + thread / kMaxRouteExperts;
+      if (r < rows) score_expert(p.route, in[i], column, score[r], order[r]);
     }
     __syncthreads();
     if (warp < rows) {

@@ -86,6 +86,12 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* 
                : "memory");
 }
 
+// The same value, of which the compiler knows nothing.
+__device__ __forceinline__ uint32_t opaque(uint32_t v) {
+  asm volatile("mov.b32 %0, %0;" : "+r"(v));
+  return v;
+}
+
 // ---- memory
 // ---------------------------------------------------------------------------------------------------------
 
@@ -168,6 +174,75 @@ __device__ __forceinline__ uint32_t arrive(uint32_t* counter) {
   uint32_t before;
   asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
   return before;
+}
+
+// The same without a value, and the load that sees everything written before the additions that it counts.
+__device__ __forceinline__ void add_release(uint32_t* counter) {
+  asm volatile("red.add.release.gpu.global.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+__device__ __forceinline__ uint32_t load_acquire(const uint32_t* p) {
+  uint32_t v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+// A word in shared memory that one thread of the block counts up and others wait for. (Atomic both ways: the
+// race checker knows no flags.)
+__device__ __forceinline__ void add_shared_counter(uint32_t* p, uint32_t v) {
+  asm volatile("red.release.cta.shared::cta.add.u32 [%0], %1;" ::"r"(shared_address(p)), "r"(v) : "memory");
+}
+__device__ __forceinline__ uint32_t read_shared_counter(uint32_t* p) {
+  uint32_t v;
+  asm volatile("atom.acquire.cta.shared::cta.or.b32 %0, [%1], 0;"
+               : "=r"(v)
+               : "r"(shared_address(p))
+               : "memory");
+  return v;
+}
+// In a loop that waits for another thread.
+__device__ __forceinline__ void pause_thread() {
+  __nanosleep(64);
+}
+
+// ---- barriers in shared memory, and copies that complete on them
+// ---------------------------------------------------------------------------------------------------------
+
+// A phase ends when `count` arrivals and all bytes that were announced are there. Whoever waits names the
+// parity of the phase: 0 for the first, then alternating.
+__device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count)
+               : "memory");
+}
+// After the initialisations, before the block's barrier.
+__device__ __forceinline__ void barrier_init_done() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+__device__ __forceinline__ bool barrier_passed(uint64_t* barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(done)
+               : "r"(shared_address(barrier)), "r"(parity)
+               : "memory");
+  return done != 0;
+}
+__device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
+  while (!barrier_passed(barrier, parity)) {
+  }
+}
+// One thread: arrives, announces `bytes` (a multiple of 16) and starts their copy by the copy engine.
+__device__ __forceinline__ void copy_bulk(void* to_shared, const void* from, uint32_t bytes,
+                                          uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address(to_shared)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
 }
 
 // ---- programmatic dependent launch

@@ -138,6 +138,7 @@ void launch_fill(const Launch& on, Fill kind, void* to, int64_t bytes, uint64_t 
 // ---------------------------------------------------------------------------------------------------------
 
 constexpr int kLinearThreads = 32 * kLinearWarps;
+constexpr int kDirectThreads = 32 * kDirectWarps;
 
 struct StreamGemmParams {
   const uint8_t* tiles = nullptr;
@@ -157,6 +158,8 @@ struct StreamGemmParams {
   int row_groups = 0;
   int row_warps = 1;
   int shard_warps = 1;
+  int warp_shards = 1;   // of a warp of the direct product
+  int shard_chunks = 1;  // of a shard
   int cluster = 1;
   uint32_t ring_offset = 0;
   uint32_t reduce_offset = 0;
@@ -181,6 +184,9 @@ void launch_stream_fp8(const Launch& on, const LinearLaunch& plan, const StreamG
 void launch_stream_fp8_bf16(const Launch& on, const LinearLaunch& plan, const StreamGemmParams& params);
 void launch_stream_bf16(const Launch& on, const LinearLaunch& plan, const StreamGemmParams& params);
 void launch_stream_packed(const Launch& on, const LinearLaunch& plan, const StreamGemmParams& params);
+// The same for at most kDirectRows rows.
+void launch_direct_fp8(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params);
+void launch_direct_fp8_bf16(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params);
 void launch_linear_fp4(const Launch& on, const LinearArgs& args, const PreparedWeight& weight);
 
 // y[m][n] = sum_k x[m][(n / rows_per_group) * cols + k] * weight[n][k], for FP32, plain BF16 and FP8 weights.
@@ -225,14 +231,19 @@ struct ExpertWorkspace {
   int32_t* item_row = nullptr;   // [rows * top_k][kExpertRows]: row of the step, or -1
   float* item_weight = nullptr;  // [rows * top_k][kExpertRows]: routing weight
   int32_t* destination =
-      nullptr;                   // [rows * top_k] by assignment: row * top_k + place among the row's experts
-  uint32_t* x_scales = nullptr;  // [rows][hidden / 128, rounded up]: the rows' scales, four in a word
-  uint8_t* codes = nullptr;      // [rows * top_k][padded width]
-  uint8_t* scales = nullptr;     // [rows * top_k][padded width / 32]
+      nullptr;  // [rows * top_k] by assignment: row * top_k + place among the row's experts
+  uint32_t* x_scales =
+      nullptr;                // [rows][hidden / 128, rounded up]: the rows' scales, four in a word; or null
+  uint8_t* codes = nullptr;   // [rows * top_k][padded width], or in blocks of kRowBlockBytes
+  uint8_t* scales = nullptr;  // [rows * top_k][padded width / 32]
+  uint32_t* item_done =
+      nullptr;                   // [rows * top_k]: column blocks of an item that are done; the plan clears it
   uint16_t* outputs = nullptr;   // BF16 [rows * top_k][hidden] by destination
   uint32_t* arrivals = nullptr;  // [hidden / kDownChannels]: zero between launches
 };
 
+// Quantised rows for the streaming kernel: 128 codes, then their four scales as FP32; zero beyond the width.
+constexpr int kRowBlockBytes = 144;
 constexpr int kDownChannels = 32;  // output channels of a unit of work of the down projection
 
 int64_t expert_codes_stride(int64_t width);
@@ -245,6 +256,13 @@ void launch_expert_gate_up(const Launch& on, const ExpertsArgs& args, int first_
 // `shared` is the shared expert's output, BF16 [rows][hidden], of the rows from first_row on.
 void launch_expert_down(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
                         const PreparedExperts& bank, const ExpertWorkspace& work, const uint16_t* shared);
+// Gate/up and down in one launch, where the device has the shared memory and the shapes are regular.
+bool expert_stream_fits(const DeviceLimits& device, const ExpertsArgs& args, const PreparedExperts& bank);
+void launch_expert_stream(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
+                          const PreparedExperts& bank, const ExpertWorkspace& work);
+// Afterwards: a row's experts in ascending order, and `shared` (as of launch_expert_down).
+void launch_expert_combine(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
+                           const ExpertWorkspace& work, const uint16_t* shared);
 // t = silu(gate) * up with the clamps, quantised per 32: gate and up are BF16 [rows][width].
 void launch_swiglu_quantise(const Launch& on, const uint16_t* gate, const uint16_t* up, int rows,
                             int64_t width, float limit, const QuantisedRows& out);

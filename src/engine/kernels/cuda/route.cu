@@ -15,10 +15,13 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__
   wait_for_inputs();
   const int64_t row = blockIdx.x;
   if (p.sequence[row] < 0) return;
+  constexpr int kEach = kMaxRouteExperts / kThreads;
+  RouteInput in[kEach];
 #pragma unroll
-  for (int i = 0; i < kMaxRouteExperts / kThreads; ++i) {
-    score_expert(p, row, i * kThreads + static_cast<int>(threadIdx.x), score, rank);
-  }
+  for (int i = 0; i < kEach; ++i) in[i] = read_expert(p, row, i * kThreads + static_cast<int>(threadIdx.x));
+#pragma unroll
+  for (int i = 0; i < kEach; ++i)
+    score_expert(p, in[i], i * kThreads + static_cast<int>(threadIdx.x), score, rank);
   __syncthreads();
   if (threadIdx.x >= 32) return;
   const RouteChoice choice = choose_experts(p, score, rank);

@@ -31,17 +31,20 @@ __device__ __forceinline__ uint32_t ordered(float v) {
   return v != v ? 1u : (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-__device__ __forceinline__ void score_expert(const RouteParams& p, int64_t row, int expert, float* score,
-                                             uint32_t* rank) {
+// What an expert's score is made of: read first, several at once, then used.
+struct RouteInput {
+  float logit, bias;
+};
+__device__ __forceinline__ RouteInput read_expert(const RouteParams& p, int64_t row, int expert) {
+  if (expert >= p.experts) return {0.0f, 0.0f};
   const bool image = p.image_bias != nullptr && p.is_image != nullptr && p.is_image[row] != 0;
-  float s = 0.0f;
-  uint32_t r = 0;  // no expert
-  if (expert < p.experts) {
-    s = router_score(p.logits[row * p.experts + expert]);
-    r = ordered(s + (image ? p.image_bias : p.bias)[expert]);
-  }
+  return {p.logits[row * p.experts + expert], (image ? p.image_bias : p.bias)[expert]};
+}
+__device__ __forceinline__ void score_expert(const RouteParams& p, const RouteInput& in, int expert,
+                                             float* score, uint32_t* rank) {
+  const float s = expert < p.experts ? router_score(in.logit) : 0.0f;
   score[expert] = s;
-  rank[expert] = r;
+  rank[expert] = expert < p.experts ? ordered(s + in.bias) : 0u;  // 0: no expert
 }
 
 // The row's best experts in descending order, by one warp: lane k returns choice k and its weight.
@@ -57,22 +60,41 @@ __device__ __forceinline__ RouteChoice choose_experts(const RouteParams& p, cons
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) mine[i] = rank[i * 32 + lane];
   int chosen = 0;  // lane k keeps choice k
+  // A lane's best that is still free, and which: the lowest of equals.
+  uint32_t own = 0, own_expert = 0;
+  const auto find_own = [&] {
+    uint32_t value[kPerLane / 2];
+    int at[kPerLane / 2];
+#pragma unroll
+    for (int i = 0; i < kPerLane / 2; ++i) {
+      const bool later = mine[2 * i + 1] > mine[2 * i];
+      value[i] = later ? mine[2 * i + 1] : mine[2 * i];
+      at[i] = later ? 2 * i + 1 : 2 * i;
+    }
+#pragma unroll
+    for (int n = kPerLane / 4; n > 0; n /= 2) {
+#pragma unroll
+      for (int i = 0; i < n; ++i) {
+        const bool later = value[2 * i + 1] > value[2 * i];
+        value[i] = later ? value[2 * i + 1] : value[2 * i];
+        at[i] = later ? at[2 * i + 1] : at[2 * i];
+      }
+    }
+    own = value[0];
+    own_expert = static_cast<uint32_t>(at[0] * 32 + lane);
+  };
+  find_own();
   for (int k = 0; k < p.top_k; ++k) {
-    uint32_t best = 0;
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) best = max(best, mine[i]);
-    best = __reduce_max_sync(~0u, best);
-    uint32_t expert = ~0u;
-#pragma unroll
-    for (int i = kPerLane - 1; i >= 0; --i) {
-      if (mine[i] == best) expert = static_cast<uint32_t>(i * 32 + lane);
-    }
-    expert = __reduce_min_sync(~0u, expert);
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      if (expert == static_cast<uint32_t>(i * 32 + lane)) mine[i] = 0;
-    }
+    const uint32_t best = __reduce_max_sync(~0u, own);
+    const uint32_t expert = __reduce_min_sync(~0u, own == best ? own_expert : ~0u);
     if (lane == k) chosen = static_cast<int>(expert);
+    if (expert == own_expert && k + 1 < p.top_k) {
+#pragma unroll
+      for (int i = 0; i < kPerLane; ++i) {
+        if (expert == static_cast<uint32_t>(i * 32 + lane)) mine[i] = 0;
+      }
+      find_own();
+    }
   }
   const float chosen_score = lane < p.top_k ? score[chosen] : 0.0f;
   float total = 0.0f;

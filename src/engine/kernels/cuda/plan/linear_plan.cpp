@@ -134,4 +134,29 @@ LinearLaunch plan_linear(const LinearShape& shape, const LinearSplit& split, int
               "CUDA backend", "report the shape: the plan in kernels/cuda/plan needs a new case");
 }
 
+std::optional<DirectLaunch> plan_direct(const LinearShape& shape, const LinearSplit& split,
+                                        const DeviceLimits& device) {
+  // Two products, one of which waits for the other, share a multiprocessor.
+  const size_t limit = device.shared_bytes / 2;
+  DirectLaunch l;
+  l.row_warps = std::max(1, kDirectWarps / split.shards);
+  l.warp_shards = std::max(1, split.shards / kDirectWarps);
+  if (shape.rowwise && shape.rows_per_group % kTileRows != 0) return std::nullopt;
+  int padded = 0;
+  for (const int chunk : {10, 8, 5}) {
+    if (chunk == 10 && shape.activation_bytes != 1) continue;  // too many registers
+    const int filled = static_cast<int>(round_up(split.shard_blocks, chunk));
+    if (l.chunk == 0 || filled < padded) l.chunk = chunk, padded = filled;
+  }
+  l.shard_chunks = padded / l.chunk;
+  l.shared_bytes = direct_weights_at(l.warp_shards, l.chunk) +
+                   static_cast<size_t>(kDirectWarps * l.warp_shards * padded) * kTileBytes;
+  if (l.shared_bytes + kReserved > limit) return std::nullopt;
+  l.grid = static_cast<int>(ceil_div(padded_row_tiles(shape.rows), l.row_warps));
+  // More than twice what is there at once, and the streaming product's rings are the better way.
+  const auto together = static_cast<int>(device.shared_bytes / (l.shared_bytes + kReserved));
+  if (l.grid > 2 * together * device.multiprocessors) return std::nullopt;
+  return l;
+}
+
 }  // namespace spark::engine::cuda

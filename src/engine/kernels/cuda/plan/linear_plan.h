@@ -12,6 +12,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+
+#include "engine/kernels/cuda/plan/tiles.h"
 
 namespace spark::engine::cuda {
 
@@ -56,9 +59,29 @@ struct LinearLaunch {
   int rows_per_launch = 8;   // larger steps are cut into launches of this many rows
 };
 
+// A product of at most kDirectRows rows whose weights all fit in shared memory at once (direct_gemm.cuh).
+constexpr int kDirectRows = 8;
+constexpr int kDirectWarps = 16;
+struct DirectLaunch {
+  int row_warps = 0;     // 16-row tiles of a block
+  int warp_shards = 0;   // shards of a warp: row_warps * shards = kDirectWarps * warp_shards
+  int chunk = 0;         // blocks that a warp takes at once: 5, 8 or 10
+  int shard_chunks = 0;  // of a shard, the last filled up
+  int grid = 0;
+  size_t shared_bytes = 0;
+};
+// Shared memory before the weights: partial sums and the rows' scales.
+SPARK_HOST_DEVICE constexpr size_t direct_weights_at(int warp_shards, int chunk) {
+  return static_cast<size_t>(kDirectWarps) * static_cast<size_t>(warp_shards * 512 + chunk * 32);
+}
+
 LinearSplit split_linear(const LinearShape& shape);
 LinearLaunch plan_linear(const LinearShape& shape, const LinearSplit& split, int rows,
                          const DeviceLimits& device);
+
+// nullopt where the product is too large for that, or too narrow to be read by enough blocks.
+std::optional<DirectLaunch> plan_direct(const LinearShape& shape, const LinearSplit& split,
+                                        const DeviceLimits& device);
 
 // Shared memory of the activations of one 32-block for `n_tiles` tiles of 8 rows.
 constexpr size_t activation_block_bytes(int n_tiles, int activation_bytes) {

@@ -1,0 +1,196 @@
+// The product of a weight with at most eight rows where all of the weight fits in the multiprocessors' shared
+// memory at once: y[m][n] = sum_k x[m][k] w[n][k].
+//
+// A warp owns a 16-row tile and one or two shards of the columns. All its weights are on their way before it
+// waits for the kernel that makes its inputs, so they travel while that one and the ones before it still run;
+// what is left then is short: its part of the rows, read straight into registers, the products, one meeting
+// of the block. The sums are those of the streaming product (stream_gemm.cuh), bit for bit: blocks ascending
+// in a shard, then shard by shard. What bounds it then are instructions, so everything is unrolled: a shard
+// is a number of chunks of kChunk blocks, the last ones filled up with zeros.
+#pragma once
+
+#include "engine/kernels/cuda/stream_gemm.cuh"
+
+namespace spark::engine::cuda {
+
+template <class Format, int kChunk>
+__global__ void __launch_bounds__(kDirectThreads, 2)
+    direct_gemm_kernel(const __grid_constant__ StreamGemmParams p) {
+  constexpr int kWarps = kDirectThreads / 32;
+  SPARK_DYNAMIC_SHARED(uint8_t, shared);  // partial sums, then every warp's scales and weights
+  launch_dependents();
+  const uint8_t* const weight_tiles = blockIdx.y == 0 ? p.tiles : p.second_tiles;
+  const uint8_t* const weight_scales = blockIdx.y == 0 ? p.scales : p.second_scales;
+  uint16_t* const y = blockIdx.y == 0 ? p.y : p.second_y;
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int warp = static_cast<int>(threadIdx.x >> 5);
+  const int g = lane >> 2, t = lane & 3;
+  const int row_warp = warp % p.row_warps;
+  const int shard0 = warp / p.row_warps * p.warp_shards;
+  const int tile = static_cast<int>(blockIdx.x) * p.row_warps + row_warp;
+  const bool has_tile = tile < p.row_tiles;
+  float* const partial = reinterpret_cast<float*>(shared);
+  float* const row_scales = partial + kWarps * p.warp_shards * 128 + warp * kChunk * 8;
+  uint8_t* const weights =
+      shared + direct_weights_at(p.warp_shards, kChunk) +
+      static_cast<size_t>(warp * p.warp_shards * p.shard_chunks) * (kChunk * Format::kBlockBytes) + lane * 16;
+
+  // ---- the weights: a group of copies for each chunk, at most kDirectGroups of them
+  const uint8_t* const tiles =
+      weight_tiles + static_cast<size_t>(has_tile ? tile : 0) * p.tile_stride + lane * 16;
+  const int chunks = p.warp_shards * p.shard_chunks;
+  // The first block of chunk `c` of this warp, and how many of the chunk's blocks there are.
+  const auto chunk_of = [&](int c, int& first) {
+    const int shard = p.shard_chunks == 1 ? c : c / p.shard_chunks;
+    const int at = (c - shard * p.shard_chunks) * kChunk;
+    first = (shard0 + shard) * p.shard_blocks + at;
+    const int blocks = min(p.shard_blocks - at, p.blocks - first);
+    return has_tile ? max(0, min(kChunk, blocks)) : 0;
+  };
+#pragma unroll 1
+  for (int c = 0; c < chunks; ++c) {
+    int first = 0;
+    const int count = chunk_of(c, first);
+    const uint8_t* from = tiles + static_cast<size_t>(first) * Format::kBlockBytes;
+    uint8_t* to = weights + c * (kChunk * Format::kBlockBytes);
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      copy_async_16(to + i * Format::kBlockBytes, i < count ? from + i * Format::kBlockBytes : tiles,
+                    i < count);
+    }
+    copy_async_commit();
+  }
+  float scale_lane = 0.0f;  // of block `lane` of the warp's first chunk
+  const auto weight_scale_of = [&](int c) {
+    int first = 0;
+    const int count = chunk_of(c, first);
+    return lane < count ? ue8m0_to_float(
+                              __ldg(weight_scales + static_cast<size_t>(tile / 2) * p.blocks + first + lane))
+                        : 0.0f;
+  };
+  scale_lane = weight_scale_of(0);
+
+  wait_for_inputs();
+
+  // ---- the rows: lane (g, t) reads row g, eight columns of each block
+  const bool live = g < p.rows;
+  const int group_of_rows = p.rows_per_group > 0 ? min(tile * kTileRows / p.rows_per_group, p.groups - 1) : 0;
+  const size_t row_at = static_cast<size_t>(live ? g : 0) * static_cast<size_t>(p.x_stride) +
+                        static_cast<size_t>(group_of_rows) * static_cast<size_t>(p.cols) +
+                        static_cast<size_t>(t) * 8;
+#pragma unroll 1
+  for (int c = 0; c < chunks;) {
+    float sum[4] = {};
+    const int shard = shard0 + (p.shard_chunks == 1 ? c : c / p.shard_chunks);
+#pragma unroll 1
+    for (int i = 0; i < p.shard_chunks; ++i, ++c) {
+      int first = 0;
+      const int count = chunk_of(c, first);
+      uint4 x[kChunk];
+#pragma unroll
+      for (int b = 0; b < kChunk; ++b) {
+        x[b] = make_uint4(0, 0, 0, 0);
+        if (!live || b >= count) continue;
+        if constexpr (Format::kCodes) {
+          const uint2 v = *reinterpret_cast<const uint2*>(p.x_codes + row_at + (first + b) * 32);
+          x[b].x = v.x, x[b].y = v.y;
+        } else {
+          x[b] = *reinterpret_cast<const uint4*>(p.x + row_at + (first + b) * 32);
+        }
+      }
+      if constexpr (Format::kCodes) {
+        // Eight rows by kChunk blocks, as the lanes read them.
+        const int m = lane & 7;
+        __syncwarp();  // the chunk before has been read
+#pragma unroll
+        for (int b = 0; b < kChunk; b += 4) {
+          const int block = b + (lane >> 3);
+          if (block >= kChunk) continue;
+          row_scales[block * 8 + m] =
+              m < p.rows && block < count
+                  ? ue8m0_to_float(p.x_scales[static_cast<size_t>(m) * p.blocks + first + block])
+                  : 0.0f;
+        }
+        __syncwarp();
+      }
+      if (c > 0) scale_lane = weight_scale_of(c);
+      if (c + 1 < chunks) {
+        // Later chunks may still be under way.
+        if (chunks - c - 1 >= 3) {
+          copy_async_wait<3>();
+        } else if (chunks - c - 1 == 2) {
+          copy_async_wait<2>();
+        } else {
+          copy_async_wait<1>();
+        }
+      } else {
+        copy_async_wait<0>();
+      }
+      const uint8_t* from = weights + c * (kChunk * Format::kBlockBytes);
+#pragma unroll
+      for (int b = 0; b < kChunk; ++b) {
+        const uint4 word = *reinterpret_cast<const uint4*>(from + b * Format::kBlockBytes);
+        uint32_t a[8];
+        Format::operand(word, a);
+        const float weight_scale = __shfl_sync(~0u, scale_lane, b);
+        float d[4] = {};
+        if constexpr (Format::kCodes) {
+          const float2 own = *reinterpret_cast<const float2*>(row_scales + b * 8 + t * 2);
+          const float s0 = weight_scale * own.x;
+          const float s1 = weight_scale * own.y;
+          mma_f16(d, a[0], a[1], a[2], a[3], e4m3x2_to_half2(x[b].x), e4m3x2_to_half2(x[b].x >> 16));
+          mma_f16(d, a[4], a[5], a[6], a[7], e4m3x2_to_half2(x[b].y), e4m3x2_to_half2(x[b].y >> 16));
+          sum[0] = fmaf(d[0], s0, sum[0]);
+          sum[1] = fmaf(d[1], s1, sum[1]);
+          sum[2] = fmaf(d[2], s0, sum[2]);
+          sum[3] = fmaf(d[3], s1, sum[3]);
+        } else {
+          mma_bf16(d, a[0], a[1], a[2], a[3], x[b].x, x[b].y);
+          mma_bf16(d, a[4], a[5], a[6], a[7], x[b].z, x[b].w);
+#pragma unroll
+          for (int q = 0; q < 4; ++q) sum[q] = fmaf(d[q], weight_scale, sum[q]);
+        }
+      }
+    }
+#pragma unroll
+    for (int q = 0; q < 4; ++q) partial[(shard * p.row_warps + row_warp) * 128 + q * 32 + lane] = sum[q];
+  }
+  __syncthreads();
+
+  // ---- the shards of an output one after the other
+  const int shards = kWarps / p.row_warps * p.warp_shards;
+  for (int i = static_cast<int>(threadIdx.x); i < p.row_warps * 128; i += kDirectThreads) {
+    const int r = i & 15, m = (i >> 4) & 7, owner = i >> 7;
+    const int64_t row = (static_cast<int64_t>(blockIdx.x) * p.row_warps + owner) * kTileRows + r;
+    if (m >= p.rows || row >= p.out) continue;
+    const float* first = partial + owner * 128 + ((r >> 3) * 2 + (m & 1)) * 32 + (r & 7) * 4 + (m >> 1);
+    float total = 0.0f;
+#pragma unroll 4
+    for (int s = 0; s < shards; ++s) total += first[s * p.row_warps * 128];
+    const size_t at = static_cast<size_t>(m) * static_cast<size_t>(p.y_stride) + static_cast<size_t>(row);
+    if (p.y_f32 != nullptr) {
+      p.y_f32[at] = total;
+    } else {
+      y[at] = float_to_bf16(total);
+    }
+  }
+}
+
+template <class Format>
+void launch_direct_gemm(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params) {
+  const auto with = [&](auto kernel) {
+    launch_kernel(on, kernel, dim3(static_cast<unsigned>(plan.grid), params.second_tiles != nullptr ? 2 : 1),
+                  kDirectThreads, plan.shared_bytes, 1, params);
+  };
+  switch (plan.chunk) {
+    case 5:
+      return with(direct_gemm_kernel<Format, 5>);
+    case 8:
+      return with(direct_gemm_kernel<Format, 8>);
+    default:
+      if constexpr (Format::kCodes) return with(direct_gemm_kernel<Format, 10>);
+      throw Error("a chunk of 10 blocks of BF16 rows", "CUDA backend", "this is a defect: report it");
+  }
+}
+
+}  // namespace spark::engine::cuda

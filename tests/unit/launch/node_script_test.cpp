@@ -1,0 +1,266 @@
+// The scripts of the steps, run by the real shell beside programs that stand for Docker, systemd and the
+// guard: what is called, in which order, and what is refused.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "common/file.h"
+#include "common/process.h"
+#include "ops/launch/node_scripts.h"
+
+namespace spark::ops {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFakeGuard = R"sh(
+case $1 in
+status) [ -f "$S/guard" ] && cat "$S/guard" ;;
+switch) echo "guard switch" >>"$S/calls"; sed -i 's/^phase=.*/phase=steady/' "$S/guard" ;;
+esac
+)sh";
+
+constexpr const char* kFakeSystemdRun = R"sh(
+unit=
+for word; do case $word in --unit=*) unit=${word#--unit=} ;; esac; done
+echo "systemd-run $unit" >>"$S/calls"
+echo "$*" >>"$S/lines"
+case $unit in
+*-memguard)
+  [ ! -e "$S/refuse" ] || { echo "Job failed" >&2; exit 1; }
+  printf 'state=waiting\nsamples=1\nphase=startup\nthreshold_kib=5242880\ninterval_ms=250\navailable_kib=9999999\nguard_pid=1\n' >"$S/guard" ;;
+*) echo active >"$S/unit.$unit"; "$S/watch" ;;
+esac
+)sh";
+
+constexpr const char* kFakeSystemctl = R"sh(
+verb=$1
+for last; do :; done
+unit=${last%.service}
+case $verb in
+show)
+  state=inactive load=not-found
+  [ ! -f "$S/unit.$unit" ] || { state=$(cat "$S/unit.$unit"); load=loaded; }
+  printf 'LoadState=%s\nActiveState=%s\nMainPID=42\nExecMainStatus=0\n' "$load" "$state" ;;
+stop | kill)
+  echo "systemctl $verb $unit" >>"$S/calls"
+  rm -f "$S/guard"
+  case $unit in *-memguard) ;; *) rm -f "$S/unit.$unit" ;; esac ;;
+esac
+)sh";
+
+// A container is a file "STATUS ID".
+constexpr const char* kFakeDocker = R"sh(
+for last; do :; done
+case "$1 $2" in
+"container inspect")
+  [ -f "$S/c.$last" ] || { echo "Error: No such container: $last" >&2; exit 1; }
+  read -r status id <"$S/c.$last"
+  echo "$status $id 0 false 2026-11-29T22:00:00Z sha256:1 image:1" ;;
+run*)
+  echo "docker run" >>"$S/calls"
+  echo "running new" >"$S/c.svc"
+  "$S/watch"
+  echo new ;;
+stop*) echo "docker stop" >>"$S/calls"; read -r status id <"$S/c.$last"; echo "exited $id" >"$S/c.$last"; rm -f "$S/guard" ;;
+start*) echo "docker start" >>"$S/calls"; read -r status id <"$S/c.$last"; echo "running $id" >"$S/c.$last"; "$S/watch" ;;
+kill*) echo "docker kill" >>"$S/calls"; read -r status id <"$S/c.$last"; echo "exited $id" >"$S/c.$last" ;;
+rename*) echo "docker rename $2 $3" >>"$S/calls"; mv "$S/c.$2" "$S/c.$3" ;;
+rm*) echo "docker rm" >>"$S/calls"; rm -f "$S/c.$last" ;;
+esac
+)sh";
+
+class NodeScript : public testing::Test {
+ protected:
+  NodeScript() {
+    std::string pattern = fs::temp_directory_path() / "spark-steps-XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+    fs::create_directories(folder_ + "/bin");
+    fs::create_directories(folder_ + "/checkout/bin");
+    program("bin/docker", kFakeDocker);
+    program("bin/systemctl", kFakeSystemctl);
+    program("bin/systemd-run", kFakeSystemdRun);
+    program("bin/sudo", "shift\nexec \"$@\"\n");
+    program("checkout/bin/spark-guard", kFakeGuard);
+    program("watch", "sed -i 's/^state=.*/state=watching/' \"$S/guard\"\n");
+    launch_.node = "node2";
+    launch_.ssh_user = "spark";
+    launch_.service = "svc";
+    launch_.working_directory = folder_ + "/checkout";
+    launch_.command = {"docker", "run", "-d", "--name", "svc", "image:1"};
+    launch_.guard = {"svc-memguard", GuardPhase::kStartup, 5, 0.25, 120};
+    context_.steady = {"svc-memguard", GuardPhase::kSteady, 3, 2, 0};
+    context_.run = "run-1";
+    context_.owner = "\"by\":\"me\"}";
+    context_.claim = "{\"run\":\"run-1\",\"by\":\"me\"}";
+  }
+  ~NodeScript() override { fs::remove_all(folder_); }
+
+  void program(const std::string& path, const std::string& text) const {
+    write_file_atomic(folder_ + "/" + path, "#!/bin/sh\nS=" + folder_ + "\n" + text, 0755);
+  }
+  void container(const std::string& name, const std::string& text) const {
+    write_file_atomic(folder_ + "/c." + name, text + "\n");
+  }
+  std::string container(const std::string& name) const {
+    const std::string path = folder_ + "/c." + name;
+    return fs::exists(path) ? read_file(path) : std::string();
+  }
+  void use_unit() {
+    launch_.runtime = LaunchRuntime::kUnit;
+    launch_.command = {"/opt/spark-engine", "--flag"};
+    launch_.memory_max_gib = 112;
+  }
+
+  ProcessResult run(StepKind kind, std::map<std::string, std::string> parameters = {}) {
+    fs::remove(folder_ + "/calls");
+    return run_process({"sh"},
+                       {.input = step_script(launch_, {kind, "node2", std::move(parameters)}, context_),
+                        .environment = {"PATH=" + folder_ + "/bin:/usr/bin:/bin", "HOME=" + folder_},
+                        .timeout_s = 60});
+  }
+  std::string calls() const {
+    const std::string path = folder_ + "/calls";
+    return fs::exists(path) ? read_file(path) : std::string();
+  }
+  void expect_done(StepKind kind, std::map<std::string, std::string> parameters = {}) {
+    const ProcessResult result = run(kind, std::move(parameters));
+    EXPECT_EQ(result.exit_code, 0) << step_name(kind) << ": " << result.error << result.output;
+  }
+  void expect_refused(const std::string& why, StepKind kind,
+                      std::map<std::string, std::string> parameters = {}) {
+    const ProcessResult result = run(kind, std::move(parameters));
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_NE(result.error.find(why), std::string::npos) << result.error;
+  }
+
+  std::string folder_;
+  RankLaunch launch_;
+  NodeScriptContext context_;
+};
+
+TEST_F(NodeScript, AContainerFromArmToStop) {
+  expect_done(StepKind::kArm);
+  EXPECT_EQ(calls(), "systemd-run svc-memguard\n");
+  const std::string line = read_file(folder_ + "/lines");
+  for (const char* part :
+       {"--unit=svc-memguard", "--property=Type=notify", "--property=OOMScoreAdjust=-1000",
+        "--property=Restart=on-failure", "--setenv=CONTAINER_NAME=svc", "--setenv=THRESHOLD_GIB=5"})
+    EXPECT_NE(line.find(part), std::string::npos) << part;
+  const ProcessResult launched = run(StepKind::kLaunch);
+  EXPECT_EQ(launched.exit_code, 0) << launched.error;
+  EXPECT_EQ(read_values(launched.output)["id"], "new");
+  EXPECT_EQ(calls(), "docker run\n");
+  expect_done(StepKind::kSteady);
+  EXPECT_EQ(calls(), "guard switch\n");
+  // The guard leaves by itself when its service ends: nothing has to end it before.
+  expect_done(StepKind::kStop, {{"remove", "1"}});
+  EXPECT_EQ(calls(), "docker stop\ndocker rm\n");
+  EXPECT_EQ(container("svc"), "");
+  expect_done(StepKind::kStop);
+  EXPECT_EQ(calls(), "");
+}
+
+TEST_F(NodeScript, NothingStartsWithoutAnArmedGuard) {
+  expect_refused("no armed guard", StepKind::kLaunch);
+  EXPECT_EQ(calls(), "");
+  write_file_atomic(folder_ + "/refuse", "");
+  expect_refused("exited before its first protected sample: Job failed", StepKind::kArm);
+  fs::remove(folder_ + "/refuse");
+  container("svc", "running old");
+  expect_refused("runs already", StepKind::kArm);
+  EXPECT_EQ(calls(), "");
+}
+
+TEST_F(NodeScript, AServiceThatItsGuardLosesIsKilled) {
+  expect_done(StepKind::kArm);
+  program("watch", "rm -f \"$S/guard\"\n");
+  expect_refused("it was killed", StepKind::kLaunch);
+  EXPECT_EQ(calls(), "docker run\ndocker kill\n");
+  EXPECT_EQ(container("svc"), "exited new\n");
+}
+
+TEST_F(NodeScript, AUnitFromArmToStop) {
+  use_unit();
+  expect_done(StepKind::kArm);
+  expect_done(StepKind::kLaunch);
+  EXPECT_EQ(calls(), "systemd-run svc\n");
+  const std::string line = read_file(folder_ + "/lines");
+  for (const char* part : {"--unit=svc ", "--property=User=spark", "--property=MemoryMax=112G",
+                           "--property=MemorySwapMax=0", "/opt/spark-engine --flag"})
+    EXPECT_NE(line.find(part), std::string::npos) << part;
+  expect_done(StepKind::kSteady);
+  expect_done(StepKind::kStop);
+  EXPECT_EQ(calls().substr(0, 19), "systemctl stop svc\n");
+  expect_done(StepKind::kStop);
+}
+
+TEST_F(NodeScript, ARetiredServiceComesBackGuarded) {
+  container("svc", "running old");
+  write_file_atomic(folder_ + "/guard", "state=watching\nsamples=9\nthreshold_kib=5242880\n");
+  expect_done(StepKind::kRetire, {{"backup", "svc-pre-1"}});
+  EXPECT_EQ(calls(), "docker stop\ndocker rename svc svc-pre-1\n");
+  expect_done(StepKind::kRetire, {{"backup", "svc-pre-1"}});
+  EXPECT_EQ(calls(), "");
+  expect_done(StepKind::kRestore, {{"backup", "svc-pre-1"}, {"start", "1"}});
+  EXPECT_EQ(calls(), "docker rename svc-pre-1 svc\nsystemd-run svc-memguard\ndocker start\n");
+  EXPECT_EQ(container("svc"), "running old\n");
+  expect_done(StepKind::kRestore, {{"backup", "svc-pre-1"}, {"start", "1"}});
+  EXPECT_EQ(calls(), "");
+}
+
+TEST_F(NodeScript, ARestoreWithoutAGuardStaysStopped) {
+  container("svc-pre-1", "exited old");
+  write_file_atomic(folder_ + "/refuse", "");
+  expect_refused("first protected sample", StepKind::kRestore, {{"backup", "svc-pre-1"}, {"start", "1"}});
+  EXPECT_EQ(container("svc"), "exited old\n");
+}
+
+TEST_F(NodeScript, OnlyWhatTheStartMadeIsRemoved) {
+  container("svc", "running other");
+  expect_done(StepKind::kRemove, {{"id", "mine"}});
+  EXPECT_EQ(container("svc"), "running other\n");
+  expect_done(StepKind::kRemove, {{"backup", "svc-pre-1"}});
+  EXPECT_EQ(container("svc"), "running other\n");
+  container("svc-pre-1", "exited old");
+  expect_done(StepKind::kRemove, {{"backup", "svc-pre-1"}});
+  EXPECT_EQ(container("svc"), "");
+  EXPECT_EQ(container("svc-pre-1"), "exited old\n");
+}
+
+TEST_F(NodeScript, TheGuardOfARunningServiceIsNotEnded) {
+  container("svc", "running old");
+  write_file_atomic(folder_ + "/guard", "state=watching\nsamples=9\n");
+  expect_done(StepKind::kDisarm);
+  EXPECT_TRUE(fs::exists(folder_ + "/guard"));
+  container("svc", "exited old");
+  write_file_atomic(folder_ + "/guard", "state=waiting\nsamples=9\n");
+  expect_done(StepKind::kDisarm);
+  EXPECT_FALSE(fs::exists(folder_ + "/guard"));
+}
+
+TEST_F(NodeScript, AClaimIsForOneMachine) {
+  expect_done(StepKind::kClaim);
+  expect_done(StepKind::kClaim);
+  const std::string path = folder_ + "/" + kClaimFile;
+  EXPECT_EQ(read_file(path), context_.claim + "\n");
+  context_.run = "run-2";
+  context_.claim = "{\"run\":\"run-2\",\"by\":\"me\"}";
+  expect_done(StepKind::kRelease);  // not ours to release
+  EXPECT_TRUE(fs::exists(path));
+  expect_done(StepKind::kClaim);  // of a dead command of ours
+  EXPECT_EQ(read_file(path), context_.claim + "\n");
+  context_.run = "run-3";
+  context_.owner = "\"by\":\"you\"}";
+  context_.claim = "{\"run\":\"run-3\",\"by\":\"you\"}";
+  expect_refused("--take-over", StepKind::kClaim);
+  context_.take_over = true;
+  expect_done(StepKind::kClaim);
+  expect_done(StepKind::kRelease);
+  EXPECT_FALSE(fs::exists(path));
+}
+
+}  // namespace
+}  // namespace spark::ops
