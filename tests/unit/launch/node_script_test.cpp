@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "common/file.h"
 #include "common/process.h"
