@@ -105,7 +105,9 @@ class WatchRun {
            const ops::Remote& remote)
       : flags_(flags),
         detector_(settings(site)),
-        collector_(site, nodes, remote, {.interval_s = flags.interval_s}) {}
+        // A single look gives everything the time it needs.
+        collector_(site, nodes, remote,
+                   {.interval_s = flags.once ? std::max(10.0, flags.interval_s) : flags.interval_s}) {}
 
   ExitCode run(const std::stop_token& stop) {
     double patience_s = std::max(kFirstPatience_s, kPatience * flags_.interval_s);
@@ -123,7 +125,7 @@ class WatchRun {
       begun = true;
       if (!std::cout)
         throw Error("cannot be written", "standard output", "check the disk or pipe it goes to");
-      patience_s = kPatience * flags_.interval_s;
+      if (!flags_.once) patience_s = kPatience * flags_.interval_s;
       next_s = std::max(next_s + flags_.interval_s, monotonic_s());
     }
     return ExitCode::kInterrupted;
