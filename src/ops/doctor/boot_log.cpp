@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "ops/probe/dump.h"
+
 namespace spark::ops {
 namespace {
 
@@ -79,6 +81,20 @@ BootLogPolicy read_boot_log_policy(const Json& document, Faults& faults) {
   return policy;
 }
 
+namespace {
+
+// A log may hold anything, and the cut may part a character: what is shown is text, in JSON and on a
+// terminal.
+std::string shown(std::string_view line) {
+  std::string text = clean_text(line.substr(0, kShownColumns));
+  for (char& c : text) {
+    if ((c >= 0 && c < 0x20) || c == 0x7f) c = ' ';
+  }
+  return text;
+}
+
+}  // namespace
+
 Findings judge_boot_log(const BootLogPolicy& policy, std::string_view log, const std::string& file) {
   struct Match {
     size_t first = 0, count = 0;
@@ -94,7 +110,7 @@ Findings judge_boot_log(const BootLogPolicy& policy, std::string_view log, const
       Match& match = found[i];
       if (match.count++ == 0) match.first = number;
       if (match.lines.size() < kShownLines)
-        match.lines.push_back(std::to_string(number) + ": " + std::string(line.substr(0, kShownColumns)));
+        match.lines.push_back(std::to_string(number) + ": " + shown(line));
     }
   }
   Findings findings;

@@ -136,13 +136,16 @@ void api_exposure(RuleContext& context) {
     return;
   }
   const std::string& host = context.site.engine.host;
-  if (is_loopback(host) || !context.profile.secret_environment_file.empty()) return;
-  context.warn(
-      at_argument("--host"),
-      "the API listens on " + (host.empty() ? "all interfaces" : host) + " without a key",
-      "a key, or a loopback address",
-      "in config/site.json set engine.secret_environment_file to a file on the nodes that sets VLLM_API_KEY, "
-      "or engine.host to 127.0.0.1");
+  if (is_loopback(host) || !context.profile.secret_environment_file.empty() ||
+      context.arguments().has("--api-key-file")) {
+    return;
+  }
+  const std::string variable = context.is_vllm() ? "VLLM_API_KEY" : "SPARK_API_KEY";
+  context.warn(at_argument("--host"),
+               "the API listens on " + (host.empty() ? "all interfaces" : host) + " without a key",
+               "a key, or a loopback address",
+               "in config/site.json set engine.secret_environment_file to a file on the nodes that sets " +
+                   variable + ", or engine.host to 127.0.0.1");
 }
 
 void spelling(RuleContext& context) {

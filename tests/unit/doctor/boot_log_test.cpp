@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "common/file.h"
+#include "ops/doctor/doctor.h"
 
 namespace spark::ops {
 namespace {
@@ -53,6 +54,17 @@ TEST(BootLog, AFindingShowsWhereAndHowOften) {
   EXPECT_EQ(findings[0].evidence.rfind("9 lines", 0), 0u);
   EXPECT_EQ(findings[0].details.size(), 5u);
   EXPECT_EQ(findings[0].details[0], "2: kernel fallback");
+}
+
+TEST(BootLog, WhatIsShownIsText) {
+  // Not UTF-8, an escape, and a character that the cut after 300 columns parts.
+  const std::string wide = "fallback " + std::string(290, 'x') + "\xc3\xa9";
+  const Findings findings = judge_boot_log(shipped(), "fallback \xb2\x1b[31m\n" + wide + "\n", "rank1.log");
+  ASSERT_EQ(findings.size(), 1u);
+  ASSERT_EQ(findings[0].details.size(), 2u);
+  EXPECT_TRUE(findings[0].details[1].ends_with("x\xef\xbf\xbd"));
+  EXPECT_EQ(findings[0].details[0], "1: fallback \xef\xbf\xbd [31m");
+  EXPECT_NO_THROW(findings_json(findings).dump());
 }
 
 TEST(BootLog, APolicyWithFaultsNamesThem) {
