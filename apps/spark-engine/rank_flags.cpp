@@ -40,6 +40,11 @@ void add_rank_flags(CLI::App& app, RankFlags& ranks) {
                  "Seconds that ranks wait for one another at the start")
       ->capture_default_str()
       ->check(number_between(0.1, 86400));
+  app.add_option("--heartbeat-timeout", ranks.heartbeat_timeout_s,
+                 "Seconds without a sign of life after which a rank is lost; more where ranks share busy "
+                 "processors with other work")
+      ->capture_default_str()
+      ->check(number_between(0.3, 86400));
   app.add_option("--spread-rows-above", ranks.spread_rows_above,
                  "Steps of more tokens than this spread their residual streams over the ranks")
       ->capture_default_str()

@@ -8,10 +8,10 @@
 #include <system_error>
 #include <thread>
 
+#include "../signal_watch.h"
 #include "common/log.h"
 #include "engine/checkpoint/fingerprint.h"
 #include "exit_codes.h"
-#include "../signal_watch.h"
 
 namespace spark::app {
 namespace {
@@ -88,6 +88,9 @@ void RankProcess::join(const EngineFlags& flags, const engine::LoadOptions& load
   const bool has_cores = static_cast<int32_t>(std::thread::hardware_concurrency()) > ranks.local_ranks();
   options.transport = {.spin_us = has_cores ? kSpinUs : kNoSpinUs, .shared_memory = ranks.local_ranks() > 1};
   options.rendezvous.timeout_s = ranks.rendezvous_timeout_s;
+  options.membership.silence_s = ranks.heartbeat_timeout_s;
+  options.membership.first_silence_s =
+      std::max(options.membership.first_silence_s, ranks.heartbeat_timeout_s);
   options.rendezvous.interrupted = [this] {
     const std::string ended = children_.ended();
     return ended.empty() ? ended : ended + " before all ranks had joined";

@@ -266,6 +266,8 @@ constexpr Setting kNativeArguments[] = {
      "steps of more tokens than this spread their residual streams over the ranks", 0, 1 << 20},
     {"rendezvous_timeout_s", kNumber, "--rendezvous-timeout", "how long ranks wait for one another", 0.1,
      86400},
+    {"heartbeat_timeout_s", kNumber, "--heartbeat-timeout",
+     "silence after which a rank is lost; more where ranks share busy processors", 0.3, 86400},
     {"engram_cache_mib", kInteger, "--engram-cache-mib",
      "host memory for Engram rows read lately, all tables together", 0, 1 << 20},
     {"io_uring", kSwitchPair, "--io-uring",
