@@ -9,12 +9,12 @@
 namespace spark::ops {
 
 struct WatchQuestion {
-  std::string service;      // container or unit
-  bool container = false;   // false: a unit is asked for first
-  bool gpu = false;         // ask nvidia-smi
-  std::string metrics_url;  // of the API, as the node sees it; empty: not asked
-  int64_t known_pid = 0;    // is this process still there?
-  double limit_s = 2;       // per command
+  std::string service = {};      // container or unit
+  bool container = false;        // false: a unit is asked for first
+  bool gpu = false;              // ask nvidia-smi
+  std::string metrics_url = {};  // of the API, as the node sees it; empty: not asked
+  int64_t known_pid = 0;         // is this process still there?
+  double limit_s = 2;            // per command
 };
 
 std::string watch_script(const WatchQuestion& question);

@@ -467,6 +467,7 @@ class GuardUnderPressure : public GuardRun {
       while (!stop.stop_requested()) {
         last_ = kMachineKib - used_kib();
         available(last_);
+        if (last_ <= crossing_kib_ && crossed_s_ == 0) crossed_s_ = monotonic_s();
         pause_ms(2);
       }
     });
@@ -511,6 +512,8 @@ class GuardUnderPressure : public GuardRun {
   std::string v2_, memory_, name_;
   bool v1_memory_ = false;
   std::atomic<int64_t> last_ = 0;
+  std::atomic<int64_t> crossing_kib_ = 0;  // when the machine first has no more than this
+  std::atomic<double> crossed_s_ = 0;
   std::jthread meter_;
 };
 
@@ -542,11 +545,11 @@ TEST_F(GuardUnderPressure, KillsARealBombWithinOneInterval) {
   start_inside();
   ASSERT_TRUE(reaches("state", "watching"));
   EXPECT_EQ(told("means"), "cgroup");
+  crossing_kib_ = options_.limits.threshold_kib;
   ASSERT_EQ(::write(go[1], "x", 1), 1);
-  while (last_ > options_.limits.threshold_kib) pause_ms(1);
-  const double crossed = monotonic_s();
-  EXPECT_EQ(victim.ended_by(), SIGKILL);
-  const double seconds = monotonic_s() - crossed;
+  // Seen by the meter: on a busy machine this thread may not run until all is over.
+  EXPECT_EQ(victim.ended_by(20'000), SIGKILL);
+  const double seconds = monotonic_s() - crossed_s_;
   RecordProperty("kill_ms", std::to_string(seconds * 1e3));
   EXPECT_EQ(exit_code(), 1);
   EXPECT_EQ(told("reason"), "low-memory");
