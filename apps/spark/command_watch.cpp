@@ -111,14 +111,13 @@ class WatchRun {
 
   ExitCode run(const std::stop_token& stop) {
     double patience_s = std::max(kFirstPatience_s, kPatience * flags_.interval_s);
-    const double begin_s = monotonic_s();
     bool begun = false;
-    for (double next_s = begin_s; pause_until(next_s, stop);) {
+    for (double next_s = monotonic_s(); pause_until(next_s, stop);) {
       const ops::WatchSample sample = collector_.look(patience_s, stop);
       if (stop.stop_requested()) break;
       const std::vector<ops::WatchChange> changes = detector_.observe(sample);
-      const bool decided =
-          !detector_.undecided() || monotonic_s() - begin_s > flags_.frozen_s + flags_.interval_s;
+      // Ends by itself: either something moves, or nothing has for `--frozen` seconds.
+      const bool decided = !detector_.undecided();
       if (flags_.once && decided) return conclude();
       if (!flags_.once && !begun) print({beginning(sample, flags_.interval_s)}, flags_);
       if (!flags_.once) print(changes, flags_);
