@@ -120,7 +120,7 @@ Findings judge_preflight(const PreflightInput& input) {
     if (others.contains(finding.rule)) continue;
     // What the service that is going to be replaced uses now, it will give back.
     const bool its_own = finding.rule == "memory.available" || finding.rule == "gpu.processes" ||
-                         finding.rule == "memory.swap-use";
+                         finding.rule == "memory.swap-use" || finding.rule == "service.ports";
     if (input.replace && runs && its_own) continue;
     findings.push_back(std::move(finding));
   }
