@@ -1,12 +1,14 @@
 #!/bin/sh
 # Everything that can go wrong with a start, a service and the `spark` process itself, on a lab: nothing ever runs without
 # a guard, `spark status` explains what is left, and the next command repairs it.
-# Usage: cluster_failures.sh SPARK ENGINE SOURCE_DIR [NODES]; SPARK_LONG_TESTS=1 kills `spark` at 30 moments instead of 6.
+# Usage: cluster_failures.sh SPARK ENGINE SOURCE_DIR [NODES]; SPARK_LONG_TESTS=1 kills `spark` at 30 moments, SPARK_FAILURE_TESTS=1 at 6.
+# Without either it is skipped: it takes minutes, and on a machine that is short of processors ranks take one another for dead.
 # Needs root and Docker; exits with 77 (skipped) without.
 set -eu
 name=cluster_failures
 here=$(dirname "$0")
 . "$here/cluster_lib.sh"
+[ -n "${SPARK_LONG_TESTS:-}${SPARK_FAILURE_TESTS:-}" ] || skip "tried when SPARK_FAILURE_TESTS or SPARK_LONG_TESTS is set"
 lab_memory=6G
 lab_start "$@"
 repo=$lab/site

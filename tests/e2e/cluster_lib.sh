@@ -28,7 +28,7 @@ starts() {
     [ -z "${SPARK_TEST_TRACE:-}" ] || echo "$name: $((($(date +%s%N) - begun) / 1000000)) ms: spark cluster start $*" >&2
     [ "$status" != 0 ] || return 0
     tries=$((tries + 1))
-    { [ "$tries" -lt 4 ] && grep -qE 'rank [0-9] was lost|took longer than its limit' "$work/out"; } || fail "spark cluster start $*: exit status $status"
+    { [ "$tries" -lt 4 ] && grep -qE 'rank [0-9] was lost|gave up this rank|took longer than its limit' "$work/out"; } || fail "spark cluster start $*: exit status $status"
   done
 }
 says() { grep -qF -- "$1" "$work/out" || fail "does not say: $1"; }
