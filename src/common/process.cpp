@@ -29,7 +29,10 @@ ProcessResult run_process(const std::vector<std::string>& arguments, const Proce
   const size_t limit = options.max_output_bytes;
   std::string_view unsent = options.input;
   ProcessResult result;
-  while (!child.ended() || child.output() >= 0 || child.error() >= 0) {
+  while (true) {
+    // Asked once: an end between two questions would leave the poll below with nothing to wait for.
+    const bool ended = child.ended();
+    if (ended && child.output() < 0 && child.error() < 0) break;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) {
       throw Error("did not end within " + std::to_string(options.timeout_s) + " s and was stopped", name);
@@ -37,7 +40,7 @@ ProcessResult run_process(const std::vector<std::string>& arguments, const Proce
     pollfd waits[4] = {{child.output(), POLLIN, 0},
                        {child.error(), POLLIN, 0},
                        {child.input(), POLLOUT, 0},
-                       {child.ended() ? -1 : child.exit_event(), POLLIN, 0}};
+                       {ended ? -1 : child.exit_event(), POLLIN, 0}};
     // Without an exit event the end is noticed by looking.
     const long long pause = child.exit_event() >= 0 ? left : std::min<long long>(left, 5);
     ::poll(waits, 4, static_cast<int>(std::min<long long>(pause, 60'000)));
