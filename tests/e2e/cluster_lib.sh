@@ -112,7 +112,7 @@ no_service() {
   done
 }
 completion() {
-  body='{"model": "deepseek-v4.1-flash", "prompt": "hello", "max_tokens": 4}'
+  body='{"model": "deepseek-v4.1-flash", "prompt": "hello", "max_tokens": 4, "temperature": 0, "ignore_eos": true}'
   printf 'POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s' "${#body}" "$body" |
     on "$1" "bash -c 'exec 3<>/dev/tcp/127.0.0.1/8000; cat >&3; cat <&3'" >"$work/answer"
   grep -q '"completion_tokens":4' "$work/answer" || { cat "$work/answer" >&2; fail "no completion"; }
