@@ -56,7 +56,7 @@ if has_docker; then
       [ "$i" -lt 150 ] || { for n in 1 2 3; do on "node$n" 'docker logs rank 2>&1 | tail -n 5' >&2; done; fail "the ranks do not serve"; }
       sleep 0.2
     done
-    body='{"model": "deepseek-v4.1-flash", "prompt": "hello", "max_tokens": 4}'
+    body='{"model": "deepseek-v4.1-flash", "prompt": "hello", "max_tokens": 4, "temperature": 0, "ignore_eos": true}'
     printf 'POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s' "${#body}" "$body" |
       on node1 "bash -c 'exec 3<>/dev/tcp/127.0.0.1/8000; cat >&3; cat <&3'" >"$work/answer"
     grep -q '"completion_tokens":4' "$work/answer" || { cat "$work/answer" >&2; fail "no completion from three ranks"; }
