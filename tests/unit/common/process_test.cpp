@@ -49,6 +49,15 @@ TEST(Process, StopsWhatWritesTooMuch) {
   EXPECT_THROW(run_process({"cat", "/dev/zero"}, {.max_output_bytes = 100000}), Error);
 }
 
+// A child may end between any two looks at it; one in some hundred calls once waited for its limit then.
+TEST(Process, IsNeverWaitedForAfterItsEnd) {
+  for (int i = 0; i < 1500; ++i) {
+    const auto begun = std::chrono::steady_clock::now();
+    run_process({"true"}, {.timeout_s = 20});
+    ASSERT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(20)) << "call " << i;
+  }
+}
+
 TEST(Hash, Sha256) {
   EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
