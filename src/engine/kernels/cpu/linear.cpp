@@ -10,8 +10,10 @@ namespace {
 // Rows that one task takes against its tile: the tile stays in cache for all of them.
 constexpr int64_t kRowsPerTask = 64;
 
-constexpr double kCodesPerNs = 12;     // decoding, per group of rows
-constexpr double kProductsPerNs = 40;  // multiply-adds
+constexpr double kCodesPerNs = 12;        // decoding, per group of rows
+constexpr double kProductsPerNs = 40;     // multiply-adds
+constexpr double kCodesPerNsOfUnit = 40;  // on the tile unit
+constexpr double kProductsPerNsOfUnit = 400;
 
 bool is_quantised(WeightFormat format) {
   return format == WeightFormat::kFp8 || format == WeightFormat::kFp4;
@@ -30,6 +32,8 @@ const PackedWeight& packed_form(const Weight& weight) {
 double product_ns(const PackedWeight& weight, int64_t rows) {
   const auto codes = static_cast<double>(weight.blocks * kBlock * kTile);
   const auto groups = static_cast<double>((rows + kRowGroup - 1) / kRowGroup);
+  if (takes_tile_unit(weight.format, rows))
+    return codes / kCodesPerNsOfUnit + codes * static_cast<double>(rows) / kProductsPerNsOfUnit;
   return codes * groups / kCodesPerNs + codes * static_cast<double>(rows) / kProductsPerNs;
 }
 
@@ -39,7 +43,7 @@ RowView* rows_from_bf16(Context& ctx, const uint16_t* x, int64_t rows, int64_t c
   auto* views = ctx.views.get<RowView>(static_cast<size_t>(rows));
   ctx.pool.run(rows, static_cast<double>(rows * cols) / 8, [&](int64_t m, int) {
     floats_from_bf16(x + m * cols, cols, values + m * width);
-    views[m] = {values + m * width, nullptr};
+    views[m] = {values + m * width};
   });
   return views;
 }
@@ -58,6 +62,19 @@ RowView* rows_from_codes(Context& ctx, const QuantisedRows& x, int64_t rows, int
   return views;
 }
 
+RowView* pairs_from_codes(Context& ctx, const QuantisedRows& x, int64_t rows, int64_t cols) {
+  SPARK_CHECK(x.codes != nullptr && x.scales != nullptr && cols % kBlock == 0);
+  const int64_t blocks = cols / kBlock;
+  auto* pairs = ctx.pairs.get<uint16_t>(static_cast<size_t>((rows + kPairsSlack) * cols));
+  auto* scales = ctx.scales.get<float>(static_cast<size_t>(rows * blocks));
+  auto* views = ctx.views.get<RowView>(static_cast<size_t>(rows));
+  ctx.pool.run(rows, static_cast<double>(rows * cols) / 8, [&](int64_t m, int) {
+    pairs_from_codes(x.codes + m * cols, x.scales + m * blocks, cols, pairs + m * cols, scales + m * blocks);
+    views[m] = {nullptr, scales + m * blocks, pairs + m * cols};
+  });
+  return views;
+}
+
 void quantise(Context& ctx, const QuantiseArgs& args) {
   SPARK_CHECK(args.cols % kBlock == 0);
   const int64_t cols = args.cols;
@@ -66,13 +83,23 @@ void quantise(Context& ctx, const QuantiseArgs& args) {
   });
 }
 
+namespace {
+
+// The rows in the form that their product takes.
+const RowView* rows_of(Context& ctx, const LinearArgs& args, const PackedWeight& weight) {
+  if (!is_quantised(weight.format)) return rows_from_bf16(ctx, args.x, args.rows, weight.cols);
+  return takes_tile_unit(weight.format, args.rows) ? pairs_from_codes(ctx, args.x_q, args.rows, weight.cols)
+                                                   : rows_from_codes(ctx, args.x_q, args.rows, weight.cols);
+}
+
+}  // namespace
+
 void linear(Context& ctx, const LinearArgs& args) {
   if (args.rows <= 0) return;
   const PackedWeight& weight = packed_form(*args.weight);
   SPARK_CHECK(args.y_stride >= weight.rows &&
               (args.y != nullptr) + (args.y_f32 != nullptr) + (args.y_f64 != nullptr) == 1);
-  const RowView* views = is_quantised(weight.format) ? rows_from_codes(ctx, args.x_q, args.rows, weight.cols)
-                                                     : rows_from_bf16(ctx, args.x, args.rows, weight.cols);
+  const RowView* views = rows_of(ctx, args, weight);
   const int64_t chunks = (args.rows + kRowsPerTask - 1) / kRowsPerTask;
   const double cost = product_ns(weight, args.rows) * static_cast<double>(weight.tiles);
   ctx.pool.run(weight.tiles * chunks, cost, [&](int64_t task, int worker) {
