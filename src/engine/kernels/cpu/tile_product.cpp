@@ -390,8 +390,9 @@ HWY_INLINE void add_block(const TileSource& source, size_t lane, const float* co
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       if constexpr (Format::kScaled) {
-        const float row = (scale[m] != nullptr ? scale[m][b] : 1.0F) * Format::kFactor;
-        totals[m][v] = hn::MulAdd(hn::Mul(sums[m][v], set(row)), factor, totals[m][v]);
+        const VF sum = hn::Mul(sums[m][v], set(Format::kFactor));  // exact
+        const float row = scale[m] != nullptr ? scale[m][b] : 1.0F;
+        totals[m][v] = hn::MulAdd(hn::Mul(sum, set(row)), factor, totals[m][v]);
       } else {
         totals[m][v] = hn::Add(totals[m][v], sums[m][v]);
       }

@@ -105,7 +105,7 @@ SPARK_TILE_UNIT_INLINE void multiply(const uint16_t* x, int64_t x_stride, const 
 
 using Unpacked = uint16_t[2][kUnitRows * 32];
 
-// The bytes of BF16(value * 2^-8) for the 128 codes without sign; see kE4m3HalfScale.
+// The bytes of the values in BF16 of the 128 codes without sign.
 struct alignas(64) Fp8Bytes {
   uint8_t low[128], high[128];
 };
@@ -113,7 +113,7 @@ constexpr Fp8Bytes make_fp8_bytes() {
   Fp8Bytes bytes{};
   for (unsigned code = 0; code < 128; ++code) {
     const float value = code == kE4m3Nan ? 480.0F : kE4m3Values[code];
-    const uint32_t bits = std::bit_cast<uint32_t>(value / 256.0F) >> 16;
+    const uint32_t bits = std::bit_cast<uint32_t>(value) >> 16;
     bytes.low[code] = static_cast<uint8_t>(bits & 0xFFu);
     bytes.high[code] = static_cast<uint8_t>(bits >> 8);
   }
@@ -124,7 +124,6 @@ constexpr Fp8Bytes kFp8Bytes = make_fp8_bytes();
 struct UnitFp8 {
   static constexpr int64_t kBlockBytes = kTile * kBlock;
   static constexpr int64_t kScaleBytes = 4;
-  static constexpr float kFactor = 256.0F;
   // Bytes are spread to words inside each 128 bits: outputs 8i .. 8i+3 go to the first half, 8i+4 .. 8i+7 to
   // the second. Put right when all blocks are added, see in_order().
   static constexpr bool kMixed = true;
@@ -155,9 +154,9 @@ struct alignas(64) Fp4Words {
 };
 constexpr Fp4Words make_fp4_words() {
   Fp4Words words{};
-  constexpr float kDoubled[8] = {0, 1, 2, 3, 4, 6, 8, 12};
+  constexpr float kMagnitudes[8] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
   for (unsigned i = 0; i < 32; ++i) {
-    const uint32_t bits = std::bit_cast<uint32_t>(kDoubled[i % 8]) >> 16;
+    const uint32_t bits = std::bit_cast<uint32_t>(kMagnitudes[i % 8]) >> 16;
     words.value[i] = static_cast<uint16_t>(bits | (i % 16 >= 8 ? 0x8000u : 0u));
   }
   return words;
@@ -167,7 +166,6 @@ constexpr Fp4Words kFp4Words = make_fp4_words();
 struct UnitFp4 {
   static constexpr int64_t kBlockBytes = kTile * kBlock / 2;
   static constexpr int64_t kScaleBytes = kTile;
-  static constexpr float kFactor = 0.5F;
   static constexpr bool kMixed = false;
 
   // A word's low half has the nibbles of four inputs, its high half those of the next four: one lookup gives
@@ -200,18 +198,38 @@ struct UnitFp4 {
   }
 };
 
-// total += sum * row * factor, in the very operations of add_block() in tile_product.cpp.
-SPARK_TILE_UNIT_INLINE void add_scaled(__m512 sum, __m512 row, __m512 factor, float* total) {
-  _mm512_storeu_ps(total, _mm512_fmadd_ps(_mm512_mul_ps(sum, row), factor, _mm512_loadu_ps(total)));
-}
-SPARK_TILE_UNIT_INLINE void add_scaled(__m512 sum, __m512 row, __m512 factor, double* total) {
-  const __m512 term = _mm512_fmadd_ps(_mm512_mul_ps(sum, row), factor, _mm512_setzero_ps());
-  const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(term), 1));
-  const __m512d first = _mm512_cvtps_pd(_mm512_castps512_ps256(term));
-  const __m512d second = _mm512_cvtps_pd(high);
-  _mm512_storeu_pd(total, _mm512_add_pd(_mm512_loadu_pd(total), first));
-  _mm512_storeu_pd(total + 8, _mm512_add_pd(_mm512_loadu_pd(total + 8), second));
-}
+// 16 totals of a row in registers. add() does the very operations of add_block() in tile_product.cpp.
+template <typename Out>
+struct Totals;
+template <>
+struct Totals<float> {
+  __m512 sum;
+  SPARK_TILE_UNIT_INLINE void load(const float* from) { sum = _mm512_loadu_ps(from); }
+  SPARK_TILE_UNIT_INLINE void clear() { sum = _mm512_setzero_ps(); }
+  SPARK_TILE_UNIT_INLINE void add(__m512 block, __m512 row, __m512 factor) {
+    sum = _mm512_fmadd_ps(_mm512_mul_ps(block, row), factor, sum);
+  }
+  SPARK_TILE_UNIT_INLINE void store(float* to) const { _mm512_storeu_ps(to, sum); }
+};
+template <>
+struct Totals<double> {
+  __m512d low, high;
+  SPARK_TILE_UNIT_INLINE void load(const double* from) {
+    low = _mm512_loadu_pd(from);
+    high = _mm512_loadu_pd(from + 8);
+  }
+  SPARK_TILE_UNIT_INLINE void clear() { low = high = _mm512_setzero_pd(); }
+  SPARK_TILE_UNIT_INLINE void add(__m512 block, __m512 row, __m512 factor) {
+    const __m512 term = _mm512_fmadd_ps(_mm512_mul_ps(block, row), factor, _mm512_setzero_ps());
+    const __m256 upper = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(term), 1));
+    low = _mm512_add_pd(low, _mm512_cvtps_pd(_mm512_castps512_ps256(term)));
+    high = _mm512_add_pd(high, _mm512_cvtps_pd(upper));
+  }
+  SPARK_TILE_UNIT_INLINE void store(double* to) const {
+    _mm512_storeu_pd(to, low);
+    _mm512_storeu_pd(to + 8, high);
+  }
+};
 
 // 32 totals of a row from the order of UnitFp8::kMixed.
 SPARK_TILE_UNIT_INLINE void in_order(float* row) {
@@ -230,30 +248,73 @@ SPARK_TILE_UNIT_INLINE void in_order(double* row) {
   _mm512_storeu_pd(row + 24, _mm512_shuffle_f64x2(a1, b1, 0xEE));
 }
 
+struct TileRows {
+  const RowView* rows;
+  int64_t count;
+  int64_t stride;  // bytes between rows
+};
+
+// Several blocks together: the unit's loads wait for stores that have not reached the cache, so first all
+// weights are unpacked, then all products formed, then all added.
+constexpr int kTogether = 4;
+struct Scratch {
+  alignas(64) Unpacked w[kTogether];
+  alignas(64) float sums[kTogether][2][kUnitRows * 16];
+};
+
+// Blocks b .. b+N-1; the totals begin with zero where is_first.
+template <typename Format, int N, typename Out>
+SPARK_TILE_UNIT_INLINE void add_blocks(const uint8_t* data, const uint8_t* scales, const TileRows& x,
+                                       int64_t b, bool is_first, Scratch& scratch, Out* out) {
+  __m512 factor[N][2];
+#pragma GCC unroll 4
+  for (int i = 0; i < N; ++i) {
+    Format::unpack(data + (b + i) * Format::kBlockBytes, scratch.w[i]);
+    factor[i][0] = Format::scale(scales + (b + i) * Format::kScaleBytes, 0);
+    factor[i][1] = Format::scale(scales + (b + i) * Format::kScaleBytes, 1);
+  }
+  for (int64_t group = 0; group < x.count; group += kUnitRows) {
+#pragma GCC unroll 4
+    for (int i = 0; i < N; ++i)
+      multiply(x.rows[group].pairs + (b + i) * kBlock, x.stride, scratch.w[i][0], scratch.sums[i][0]);
+    const int64_t count = x.count - group < kUnitRows ? x.count - group : kUnitRows;
+    for (int64_t m = 0; m < count; ++m) {
+      Out* const to = out + (group + m) * kTile;
+      const float* const row_scale = x.rows[group + m].scale + b;
+      Totals<Out> total[2];
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        if (is_first) {
+          total[half].clear();
+        } else {
+          total[half].load(to + 16 * half);
+        }
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < N; ++i) {
+        const __m512 row = _mm512_set1_ps(row_scale[i]);
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half)
+          total[half].add(_mm512_load_ps(scratch.sums[i][half] + m * 16), row, factor[i][half]);
+      }
+      total[0].store(to);
+      total[1].store(to + 16);
+    }
+  }
+}
+
 template <typename Format, typename Out>
 SPARK_TILE_UNIT void product(const uint8_t* data, const uint8_t* scales, const RowView* rows, int64_t count,
                              int64_t first, int64_t last, Out* out) {
-  alignas(64) Unpacked w;
-  alignas(64) float sums[2][2][kUnitRows * 16];  // two, so that a block need not wait for the one before
-  const int64_t stride = count > 1 ? rows[1].pairs - rows[0].pairs : 0;
+  Scratch scratch;
+  const TileRows x{rows, count, count > 1 ? (rows[1].pairs - rows[0].pairs) * 2 : 0};
   set_shapes(count <= 8 ? kFewRows : kAllRows);
-  for (int64_t i = 0; i < count * kTile; ++i) out[i] = 0;
-  int turn = 0;
-  for (int64_t b = first; b < last; ++b) {
-    Format::unpack(data + b * Format::kBlockBytes, w);
-    const __m512 factor0 = Format::scale(scales + b * Format::kScaleBytes, 0);
-    const __m512 factor1 = Format::scale(scales + b * Format::kScaleBytes, 1);
-    for (int64_t group = 0; group < count; group += kUnitRows) {
-      turn ^= 1;
-      const float* sum = sums[turn][0];
-      multiply(rows[group].pairs + b * kBlock, stride * 2, w[0], sums[turn][0]);
-      const int64_t end = group + kUnitRows < count ? group + kUnitRows : count;
-      for (int64_t m = group; m < end; ++m, sum += 16) {
-        const __m512 row = _mm512_set1_ps(rows[m].scale[b] * Format::kFactor);
-        add_scaled(_mm512_load_ps(sum), row, factor0, out + m * kTile);
-        add_scaled(_mm512_load_ps(sum + kUnitRows * 16), row, factor1, out + m * kTile + 16);
-      }
-    }
+  int64_t b = first;
+  for (; b + kTogether <= last; b += kTogether)
+    add_blocks<Format, kTogether>(data, scales, x, b, b == first, scratch, out);
+  for (; b < last; ++b) add_blocks<Format, 1>(data, scales, x, b, b == first, scratch, out);
+  if (first == last) {
+    for (int64_t i = 0; i < count * kTile; ++i) out[i] = 0;
   }
   if constexpr (Format::kMixed) {
     for (int64_t m = 0; m < count; ++m) in_order(out + m * kTile);
