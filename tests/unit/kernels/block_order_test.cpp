@@ -193,6 +193,42 @@ TEST(BlockOrder, SumsInDoubleAndRoundedOnesToo) {
   }
 }
 
+// Plain values: ordinary, tiny (where the unit would take subnormal numbers for zero), so large that sums
+// overflow.
+TEST(BlockOrder, GroupedProductsToo) {
+  const Restore restore;
+  const auto backend = make_cpu_backend(CpuOptions{.threads = 2, .fork_ns = 0});
+  Random random(9);
+  for (int round = 0; round < 60; ++round) {
+    const int32_t rows = 1 + random.below(40), groups = 1 + random.below(4);
+    const int64_t cols = 8 * (1 + random.below(20)), outputs = groups * (1 + random.below(50));
+    const HostWeight weight = random_weight(random, WeightFormat::kFp8, outputs, cols);
+    const Weight placed = backend->place(weight.view());
+    std::vector<uint16_t> x(static_cast<size_t>(rows * groups * cols));
+    for (uint16_t& value : x) {
+      const int exponent = round % 3 == 0   ? 0
+                           : round % 3 == 1 ? -90 - random.below(60)
+                                            : 100 + random.below(27);
+      value = float_to_bf16(std::ldexp(random.normal(), exponent));
+    }
+    const auto run = [&] {
+      std::vector<uint16_t> y(static_cast<size_t>(rows * outputs), 7);
+      backend->grouped_linear(
+          {.rows = rows, .groups = groups, .x = x.data(), .weight = &placed, .y = y.data()});
+      for (uint16_t& value : y) value = (value & 0x7FFF) > 0x7F80 ? 0x7FFF : value;  // NaN is NaN
+      return y;
+    };
+    const auto expected = run();
+    for (int64_t left = cpu::usable_simd_targets(); left != 0; left &= left - 1) {
+      // The emulation multiplies and adds apart, and may overflow between the two.
+      if (round % 3 == 2 && (left & (left - 1)) == 0 && left != cpu::usable_simd_targets()) continue;
+      cpu::limit_simd_targets(left & -left);
+      EXPECT_EQ(differing(expected, run()), 0) << backend->name() << ", round " << round;
+    }
+    cpu::limit_simd_targets(0);
+  }
+}
+
 struct Bank {
   int64_t width = 0, hidden = 0;
   std::vector<HostExpert> host;

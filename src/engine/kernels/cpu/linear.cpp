@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <cmath>
 
 #include "common/error.h"
 #include "engine/kernels/cpu/operations.h"
 #include "engine/kernels/cpu/rows.h"
+#include "engine/kernels/cpu/tile_unit.h"
 
 namespace spark::engine::cpu {
 namespace {
@@ -124,18 +126,44 @@ void linear(Context& ctx, const LinearArgs& args) {
   });
 }
 
+namespace {
+
+// The rows' parts in the order [group][row], so that a group's rows are a contiguous list.
+RowView* group_rows(Context& ctx, const GroupedLinearArgs& args, const PackedWeight& weight) {
+  const int64_t rows = args.rows;
+  const int64_t groups = args.groups;
+  auto* views = ctx.indices.get<RowView>(static_cast<size_t>(rows * groups));
+  if (takes_tile_unit(weight.format, rows)) {
+    const int64_t width = weight.blocks * kBlock;
+    auto* pairs = ctx.pairs.get<uint16_t>(static_cast<size_t>((rows + kPairsSlack) * groups * width));
+    ctx.pool.run(rows * groups, static_cast<double>(rows * groups * width) / 16, [&](int64_t part, int) {
+      pairs_from_bf16(args.x + part * weight.cols, weight.cols, pairs + part * width);
+      views[part % groups * rows + part / groups] = {nullptr, nullptr, pairs + part * width};
+    });
+    return views;
+  }
+  const RowView* by_row = rows_from_bf16(ctx, args.x, rows * groups, weight.cols);
+  const int64_t width = padded(weight.cols);
+  if (is_quantised(weight.format)) {
+    float* values = ctx.values.get<float>(static_cast<size_t>(rows * groups * width));
+    for (int64_t i = 0; i < rows * groups * width; ++i)
+      values[i] = std::fabs(values[i]) < kLeastPlain ? 0.0F : values[i];
+  }
+  for (int64_t m = 0; m < rows; ++m) {
+    for (int64_t g = 0; g < groups; ++g) views[g * rows + m] = by_row[m * groups + g];
+  }
+  return views;
+}
+
+}  // namespace
+
 void grouped_linear(Context& ctx, const GroupedLinearArgs& args) {
   if (args.rows <= 0) return;
   const PackedWeight& weight = packed_form(*args.weight);
   SPARK_CHECK(args.groups > 0 && weight.rows % args.groups == 0);
   const int64_t groups = args.groups;
   const int64_t outputs = weight.rows / groups;
-  // Views in the order [group][row], so that a group's rows are a contiguous list.
-  const RowView* by_row = rows_from_bf16(ctx, args.x, args.rows * groups, weight.cols);
-  auto* views = ctx.indices.get<RowView>(static_cast<size_t>(args.rows * groups));
-  for (int64_t m = 0; m < args.rows; ++m) {
-    for (int64_t g = 0; g < groups; ++g) views[g * args.rows + m] = by_row[m * groups + g];
-  }
+  const RowView* views = group_rows(ctx, args, weight);
   const int64_t chunks = (args.rows + kRowsPerTask - 1) / kRowsPerTask;
   const double cost = product_ns(weight, args.rows) * static_cast<double>(weight.tiles);
   ctx.pool.run(weight.tiles * chunks, cost, [&](int64_t task, int worker) {

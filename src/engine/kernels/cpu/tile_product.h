@@ -30,6 +30,10 @@ struct RowView {
 };
 constexpr int64_t kPairsSlack = 15;
 
+// Plain values of rows against FP8 weights that are smaller than this count as zero: the unit takes subnormal
+// numbers for zero and makes none, so on every path there must be none, in values, products or sums.
+constexpr float kLeastPlain = 0x1p-100F;
+
 // Whether so many rows of a product should come as pairs. Only where the processor has the unit.
 constexpr int64_t kTileUnitRows = 3;
 bool takes_tile_unit(WeightFormat format, int64_t rows);

@@ -7,7 +7,9 @@
 
 #if defined(__x86_64__) && defined(__linux__)
 #if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12's own header, wherever it is inlined
+// GCC 12's own header, wherever it is inlined.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 #include <cpuid.h>
 #include <immintrin.h>
@@ -105,34 +107,40 @@ SPARK_TILE_UNIT_INLINE void multiply(const uint16_t* x, int64_t x_stride, const 
 
 using Unpacked = uint16_t[2][kUnitRows * 32];
 
-// The bytes of the values in BF16 of the 128 codes without sign.
+// The bytes of the codes' values in BF16, divided by something, for the 128 codes without sign.
 struct alignas(64) Fp8Bytes {
   uint8_t low[128], high[128];
 };
-constexpr Fp8Bytes make_fp8_bytes() {
+constexpr Fp8Bytes make_fp8_bytes(float divisor) {
   Fp8Bytes bytes{};
   for (unsigned code = 0; code < 128; ++code) {
     const float value = code == kE4m3Nan ? 480.0F : kE4m3Values[code];
-    const uint32_t bits = std::bit_cast<uint32_t>(value) >> 16;
+    const uint32_t bits = std::bit_cast<uint32_t>(value / divisor) >> 16;
     bytes.low[code] = static_cast<uint8_t>(bits & 0xFFu);
     bytes.high[code] = static_cast<uint8_t>(bits >> 8);
   }
   return bytes;
 }
-constexpr Fp8Bytes kFp8Bytes = make_fp8_bytes();
+constexpr Fp8Bytes kFp8Bytes = make_fp8_bytes(1.0F);
+constexpr Fp8Bytes kFp8SmallBytes = make_fp8_bytes(256.0F);
 
+// kPlain: for values without scales, which may be so large that an FP32 sum overflows. It must do so where
+// the sums of the other paths do, whose weights are 2^-8 of their values.
+template <bool plain>
 struct UnitFp8 {
   static constexpr int64_t kBlockBytes = kTile * kBlock;
   static constexpr int64_t kScaleBytes = 4;
   // Bytes are spread to words inside each 128 bits: outputs 8i .. 8i+3 go to the first half, 8i+4 .. 8i+7 to
   // the second. Put right when all blocks are added, see in_order().
   static constexpr bool kMixed = true;
+  static constexpr bool kPlain = plain;
 
   static SPARK_TILE_UNIT_INLINE void unpack(const uint8_t* data, Unpacked& w) {
-    const __m512i low0 = _mm512_load_si512(kFp8Bytes.low);
-    const __m512i low1 = _mm512_load_si512(kFp8Bytes.low + 64);
-    const __m512i high0 = _mm512_load_si512(kFp8Bytes.high);
-    const __m512i high1 = _mm512_load_si512(kFp8Bytes.high + 64);
+    constexpr const Fp8Bytes& kBytes = plain ? kFp8SmallBytes : kFp8Bytes;
+    const __m512i low0 = _mm512_load_si512(kBytes.low);
+    const __m512i low1 = _mm512_load_si512(kBytes.low + 64);
+    const __m512i high0 = _mm512_load_si512(kBytes.high);
+    const __m512i high1 = _mm512_load_si512(kBytes.high + 64);
     const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
 #pragma GCC unroll 4
     for (int pair = 0; pair < kUnitRows; ++pair) {
@@ -167,6 +175,7 @@ struct UnitFp4 {
   static constexpr int64_t kBlockBytes = kTile * kBlock / 2;
   static constexpr int64_t kScaleBytes = kTile;
   static constexpr bool kMixed = false;
+  static constexpr bool kPlain = false;
 
   // A word's low half has the nibbles of four inputs, its high half those of the next four: one lookup gives
   // a pair. The lookup takes five bits of each half; the fifth, of the next nibble, chooses between two
@@ -280,7 +289,7 @@ SPARK_TILE_UNIT_INLINE void add_blocks(const uint8_t* data, const uint8_t* scale
     const int64_t count = x.count - group < kUnitRows ? x.count - group : kUnitRows;
     for (int64_t m = 0; m < count; ++m) {
       Out* const to = out + (group + m) * kTile;
-      const float* const row_scale = x.rows[group + m].scale + b;
+      const float* const row_scale = Format::kPlain ? nullptr : x.rows[group + m].scale + b;
       Totals<Out> total[2];
 #pragma GCC unroll 2
       for (int half = 0; half < 2; ++half) {
@@ -292,7 +301,7 @@ SPARK_TILE_UNIT_INLINE void add_blocks(const uint8_t* data, const uint8_t* scale
       }
 #pragma GCC unroll 4
       for (int i = 0; i < N; ++i) {
-        const __m512 row = _mm512_set1_ps(row_scale[i]);
+        const __m512 row = _mm512_set1_ps(Format::kPlain ? 256.0F : row_scale[i]);
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half)
           total[half].add(_mm512_load_ps(scratch.sums[i][half] + m * 16), row, factor[i][half]);
@@ -324,7 +333,10 @@ SPARK_TILE_UNIT void product(const uint8_t* data, const uint8_t* scales, const R
 template <typename Out>
 void any_format(WeightFormat format, const uint8_t* data, const uint8_t* scales, const RowView* rows,
                 int64_t count, int64_t first, int64_t last, Out* out) {
-  if (format == WeightFormat::kFp8) return product<UnitFp8>(data, scales, rows, count, first, last, out);
+  if (format == WeightFormat::kFp8 && rows->scale == nullptr)
+    return product<UnitFp8<true>>(data, scales, rows, count, first, last, out);
+  if (format == WeightFormat::kFp8)
+    return product<UnitFp8<false>>(data, scales, rows, count, first, last, out);
   SPARK_CHECK(format == WeightFormat::kFp4);
   product<UnitFp4>(data, scales, rows, count, first, last, out);
 }
@@ -334,6 +346,21 @@ bool& allowed() {
   return value;
 }
 
+SPARK_TILE_UNIT void pair_up(const uint16_t* x, int64_t n, uint16_t* pairs) {
+  const __m512i order =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
+  const __m512i magnitude = _mm512_set1_epi16(0x7FFF);
+  const __m512i smallest =
+      _mm512_set1_epi16(static_cast<int16_t>(std::bit_cast<uint32_t>(kLeastPlain) >> 16));
+  for (int64_t i = 0; i < n; i += kBlock) {
+    const int64_t left = n - i;
+    const auto present = left >= kBlock ? ~__mmask32{0} : (__mmask32{1} << left) - 1;
+    const __m512i values = _mm512_maskz_loadu_epi16(present, x + i);
+    const __mmask32 kept = _mm512_cmpge_epu16_mask(_mm512_and_si512(values, magnitude), smallest);
+    _mm512_storeu_si512(pairs + i, _mm512_shuffle_epi8(_mm512_maskz_mov_epi16(kept, values), order));
+  }
+}
+
 }  // namespace
 
 bool tile_unit_usable() {
@@ -341,6 +368,10 @@ bool tile_unit_usable() {
 }
 void allow_tile_unit(bool value) {
   allowed() = value;
+}
+
+void pairs_from_bf16(const uint16_t* x, int64_t n, uint16_t* pairs) {
+  pair_up(x, n, pairs);
 }
 
 void tile_unit_product(WeightFormat format, const uint8_t* data, const uint8_t* scales, const RowView* rows,
@@ -358,6 +389,10 @@ bool tile_unit_usable() {
   return false;
 }
 void allow_tile_unit(bool) {}
+
+void pairs_from_bf16(const uint16_t*, int64_t, uint16_t*) {
+  throw Error("this processor has no tile unit", "pairs_from_bf16");
+}
 
 void tile_unit_product(WeightFormat, const uint8_t*, const uint8_t*, const RowView*, int64_t, int64_t,
                        int64_t, float*) {

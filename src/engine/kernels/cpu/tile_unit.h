@@ -15,6 +15,10 @@ bool tile_unit_usable();
 // For tests: without it from now on, or with it again where it is usable.
 void allow_tile_unit(bool allowed);
 
+// BF16 values as pairs (RowView::pairs), padded with zeros to a multiple of 32; those below kLeastPlain
+// become zeros. Only where tile_unit_usable().
+void pairs_from_bf16(const uint16_t* x, int64_t n, uint16_t* pairs);
+
 // Blocks first .. last-1 of one tile of FP8 or FP4 codes against `count` rows, whose `pairs` lie equally far
 // apart, with room for 15 more rows after the last (read, not used). out [count][32], as tile_product(). Only
 // where tile_unit_usable().
