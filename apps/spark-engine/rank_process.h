@@ -60,6 +60,7 @@ class RankProcess {
   // Rank 0: the model that drives all ranks, once all are ready.
   engine::StepModel& lead(engine::StepModel& model);
   void attach(engine::HttpServer& server, engine::Service& service);
+  // The server has ended. With a rank lost so does this process.
   void detach();
   // After the last call on the model: ends the other ranks; the exit code.
   int finish();

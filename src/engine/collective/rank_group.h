@@ -28,7 +28,7 @@ struct RankGroupOptions {
   UcxOptions transport;
   RendezvousOptions rendezvous;
   MembershipOptions membership;
-  MembershipEvents events;  // called on a thread of the group
+  MembershipEvents events;  // called on threads of the group
 };
 
 class RankGroup {
