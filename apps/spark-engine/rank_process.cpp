@@ -46,6 +46,23 @@ engine::RankSettings rank_settings(const EngineFlags& flags, const engine::LoadO
 
 }  // namespace
 
+class RankProcess::LifeSigns : public engine::LoadObserver {
+ public:
+  LifeSigns(engine::RankGroup& group, engine::LoadObserver& next) : group_(group), next_(next) {}
+  void on_phase(const std::string& name) override {
+    group_.beat();
+    next_.on_phase(name);
+  }
+  void on_weights(uint64_t done, uint64_t total) override {
+    group_.beat();
+    next_.on_weights(done, total);
+  }
+
+ private:
+  engine::RankGroup& group_;
+  engine::LoadObserver& next_;
+};
+
 RankProcess::RankProcess(const EngineFlags& flags, const engine::LoadOptions& load)
     : rank_(flags.ranks.rank()),
       ranks_(flags.ranks.tensor_parallel_size),
@@ -58,6 +75,12 @@ RankProcess::~RankProcess() = default;
 
 engine::Communicator* RankProcess::communicator() {
   return group_ == nullptr ? nullptr : &group_->communicator();
+}
+
+engine::LoadObserver& RankProcess::watched(engine::LoadObserver& observer) {
+  if (group_ == nullptr) return observer;
+  life_signs_ = std::make_unique<LifeSigns>(*group_, observer);
+  return *life_signs_;
 }
 
 void RankProcess::join(const EngineFlags& flags, const engine::LoadOptions& load) {
