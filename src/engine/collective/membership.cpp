@@ -211,16 +211,22 @@ class Membership::Impl {
     const double now = monotonic_s();
     const double stalled = now - looked;
     const bool held_up = stalled > options_.beat_s + kLateS;
-    if (held_up && (stalled > stall_s_ || now > stall_at_ + kStallMemoryS)) {
-      stall_s_ = stalled;
-      stall_at_ = now;
-    }
+    if (held_up && (stalled > stall_s_ || now > stall_at_ + kStallMemoryS)) note_stall(stalled, now);
     for (Peer& peer : peers_) {
       // While this thread did not run, nor might the others, on the same machine or a machine as busy.
       if (held_up) peer.heard += stalled;
       if (!peer.left) listen(peer, now);
     }
     return now;
+  }
+
+  // The longest of late, and why: only the time without a processor is counted by the kernel.
+  void note_stall(double stalled, double now) {
+    const double waited = waited_for_processor_s();
+    stall_waited_s_ = std::min(stalled, waited - waited_before_s_);
+    waited_before_s_ = waited;
+    stall_s_ = stalled;
+    stall_at_ = now;
   }
 
   void listen(Peer& peer, double now) {
@@ -281,8 +287,10 @@ class Membership::Impl {
       if (rank == rank_) {
         why = "rank 0 gave up this rank: " + why;
         // A stopped process, or a machine without a processor for it.
-        if (now < stall_at_ + kStallMemoryS)
-          why += "; its watching thread had not run for " + seconds(stall_s_);
+        if (now < stall_at_ + kStallMemoryS) {
+          why += "; its watching thread had not run for " + seconds(stall_s_) + ", " +
+                 seconds(stall_waited_s_) + " of it for want of a processor";
+        }
       }
       lose({rank, why});
     } catch (const Error& error) {
@@ -314,6 +322,8 @@ class Membership::Impl {
   double end_at_ = kNever;
   double stall_s_ = 0;  // how long the watcher did not run, the longest of late
   double stall_at_ = -kStallMemoryS;
+  double stall_waited_s_ = 0;
+  double waited_before_s_ = 0;
   bool missed_wishes_ = false;
   bool asked_to_stop_ = false;
   bool said_goodbye_ = false;

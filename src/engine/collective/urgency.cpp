@@ -1,6 +1,7 @@
 #include "engine/collective/urgency.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <link.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -67,6 +69,16 @@ bool hurry_all_threads() {
   }
   ::closedir(threads);
   return all;
+}
+
+double waited_for_processor_s() {
+  const int file = ::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+  char text[96] = {};
+  const bool known = file >= 0 && ::read(file, text, sizeof text - 1) > 0;
+  if (file >= 0) ::close(file);
+  unsigned long long ran_ns = 0, waited_ns = 0;
+  if (!known || std::sscanf(text, "%llu %llu", &ran_ns, &waited_ns) != 2) return 0;
+  return static_cast<double>(waited_ns) * 1e-9;
 }
 
 void keep_resident() {

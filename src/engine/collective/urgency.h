@@ -14,4 +14,8 @@ bool hurry_all_threads();
 // however short that gets, as far as RLIMIT_MEMLOCK allows.
 void keep_resident();
 
+// How long the calling thread has been ready to run but had no processor, since it began; 0 where the kernel
+// does not tell.
+double waited_for_processor_s();
+
 }  // namespace spark::engine
