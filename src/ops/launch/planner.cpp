@@ -78,6 +78,14 @@ Waves plan_stop(const ClusterSituation& cluster, const StopOptions& options) {
   return waves;
 }
 
+Waves plan_prune(const ClusterSituation& cluster) {
+  Waves waves;
+  waves.push_back({{StepKind::kClaim, cluster.head().name, {}}});
+  waves.push_back(on_all(cluster, StepKind::kPrune));
+  waves.push_back({{StepKind::kRelease, cluster.head().name, {}}});
+  return waves;
+}
+
 Waves plan_sync(const ClusterSituation& cluster, const std::string& revision) {
   Waves waves;
   waves.push_back({{StepKind::kClaim, cluster.head().name, {}}});
@@ -126,6 +134,17 @@ std::string stop_plan_text(const std::vector<RankLaunch>& launches, const StopOp
             " under its guard, then end the guard" +
             (options.remove && container ? ", docker rm " + launch->service : "") + "\n";
   }
+  return text + kApplyHint;
+}
+
+std::string prune_plan_text(const std::vector<RankLaunch>& launches,
+                            const std::vector<std::string>& evidence) {
+  const std::string& service = launches.back().service;
+  std::string text = "prune plan: " + service + " on " + std::to_string(launches.size()) + " nodes\n";
+  for (const RankLaunch& launch : launches)
+    text += "  " + launch.node + ": remove what earlier starts retired and is not running (" + service +
+            "-pre-<unix time>)\n";
+  for (const std::string& folder : evidence) text += "  here: remove " + folder + "\n";
   return text + kApplyHint;
 }
 

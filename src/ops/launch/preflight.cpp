@@ -44,6 +44,11 @@ void judge_look(const PreflightInput& input, const NodeLook& look, Findings& fin
                                        profile.deployment.repository,
                                        "git remote set-url origin " + profile.deployment.repository));
   }
+  if (input.replace && look.running() && !look.unkeepable.empty())
+    findings.push_back(preflight_error(
+        "start.restore", look.node,
+        "the service that runs could not be started again if its successor fails: " + look.unkeepable,
+        "what it takes to restore it", "spark cluster stop --apply, then start without --replace"));
   if (!look.seen.empty() && look.seen != "absent" && !input.replace) {
     const bool container = profile.in_container();
     findings.push_back(

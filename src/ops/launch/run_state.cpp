@@ -241,8 +241,8 @@ Waves plan_undo(const RunState& run, RecoveryAim aim) {
 
 Recovery plan_recovery(const RunState& run, RecoveryAim aim) {
   const std::string& command = run.header.command;
-  const bool forward =
-      !run.undoing && (command == "stop" || (command == "start" && run.all_done(StepKind::kReady)));
+  const bool forward = !run.undoing && (command == "stop" || command == "prune" ||
+                                        (command == "start" && run.all_done(StepKind::kReady)));
   if (forward) return {true, rest_of_plan(run)};
   return {false, plan_undo(run, aim)};
 }

@@ -196,6 +196,7 @@ class World : public StepActions {
         return run_service(node);
       case StepKind::kFetch:
       case StepKind::kCheckout:
+      case StepKind::kPrune:
         return part();
     }
   }
