@@ -31,6 +31,7 @@ std::string step_sentence(const Step& step, const StepResult& result) {
   switch (step.kind) {
     case StepKind::kClaim:
     case StepKind::kRelease:
+    case StepKind::kKeep:
       return {};
     case StepKind::kArm:
       return node + "memguard active: " + value("guard");

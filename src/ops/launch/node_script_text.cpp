@@ -276,6 +276,12 @@ memory_returns() {
   done
 }
 
+step_keep() {
+  look "$name"
+  [ "$seen" = running ] || return 0
+  keep_service
+}
+
 step_retire() {
   look "$name"
   [ "$seen" != absent ] || return 0

@@ -31,9 +31,12 @@ std::string launch_line(const RankLaunch& launch) {
 Waves plan_start(const ClusterSituation& cluster, const StartOptions& options) {
   Waves waves;
   waves.push_back({{StepKind::kClaim, cluster.head().name, {}}});
-  Wave retired;
+  Wave kept, retired;
   for (const ClusterNode& node : cluster.nodes) {
     if (!options.replace || !node.exists) continue;
+    // When one rank is stopped the others end by themselves.
+    if (node.keeps && node.running)
+      kept.push_back({StepKind::kKeep, node.name, {{"backup", options.backup}}});
     retired.push_back({StepKind::kRetire,
                        node.name,
                        {{"backup", options.backup},
@@ -46,6 +49,7 @@ Waves plan_start(const ClusterSituation& cluster, const StartOptions& options) {
       wave.push_back({StepKind::kDiscard, step.node, {{"backup", step.parameter("backup")}}});
     return wave;
   }();
+  if (!kept.empty()) waves.push_back(std::move(kept));
   if (!retired.empty()) waves.push_back(std::move(retired));
   waves.push_back(on_all(cluster, StepKind::kArm));
   Wave workers = on_all(cluster, StepKind::kLaunch);

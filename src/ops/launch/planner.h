@@ -17,6 +17,7 @@ struct ClusterNode {
   bool exists = false;   // a service of this name, running or not
   bool running = false;  // it runs
   std::string commit;    // of the checkout
+  bool keeps = false;    // ending leaves nothing to start again: a unit, a process
 };
 
 struct ClusterSituation {

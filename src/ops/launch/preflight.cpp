@@ -144,7 +144,7 @@ ClusterSituation situation_of(const std::vector<NodeLook>& looks, const std::vec
   for (size_t i = 0; i < launches.size(); ++i) {
     const NodeLook& look = looks.at(i);
     cluster.nodes.push_back({launches[i].node, launches[i].head, look.seen != "absent" && !look.seen.empty(),
-                             look.running(), look.commit});
+                             look.running(), look.commit, launches[i].runtime != LaunchRuntime::kContainer});
   }
   return cluster;
 }

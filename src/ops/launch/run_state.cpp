@@ -115,6 +115,15 @@ void add_restores(const RunState& run, RecoveryAim aim, Waves& waves) {
   add_wave(waves, std::move(steady));
 }
 
+// Of services that were not to be stopped any more.
+Wave needless_backups(const RunState& run) {
+  Wave wave;
+  if (run.any_touched(StepKind::kRetire)) return wave;
+  for (const Step* keep : touched_steps(run, StepKind::kKeep))
+    wave.push_back({StepKind::kDiscard, keep->node, {{"backup", keep->parameter("backup")}}});
+  return wave;
+}
+
 Waves undo_of_sync(const RunState& run) {
   Waves waves;
   std::vector<const Step*> changed = touched_steps(run, StepKind::kCheckout);
@@ -235,6 +244,7 @@ Waves plan_undo(const RunState& run, RecoveryAim aim) {
   add_wave(waves, std::move(removals));
   add_wave(waves, std::move(guards));
   add_restores(run, aim, waves);
+  add_wave(waves, needless_backups(run));
   add_release(run, waves);
   return waves;
 }

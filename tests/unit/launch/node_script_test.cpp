@@ -38,7 +38,10 @@ status)
   fi
   cat "$S/guard" ;;
 switch) sed -i 's/^phase=.*/phase=steady/' "$S/guard" ;;
-*) printf 'state=waiting\nsamples=1\nphase=startup\nthreshold_kib=5242880\ninterval_ms=250\navailable_kib=9999999\nguard_pid=%s\n' $$ >"$S/guard" ;;
+*) printf 'state=waiting\nsamples=1\nphase=startup\nthreshold_kib=5242880\ninterval_ms=250\navailable_kib=9999999\nguard_pid=%s\n' $$ >"$S/guard.new"
+  mv "$S/guard.new" "$S/guard"
+  trap 'rm -f "$S/guard"; exit 0' TERM
+  while [ -f "$S/guard" ]; do sleep 0.05; done ;;
 esac
 )sh";
 
@@ -271,6 +274,12 @@ TEST_F(NodeScript, AReplacedProcessComesBackAsItWas) {
   use_process({folder_ + "/engine", "--flag", "two  words"});
   launch_.environment = {{"MODE", "a 'b'\nc"}};
   const std::string first = launch_process();
+  expect_done(StepKind::kKeep, {{"backup", "svc-pre-1"}});
+  EXPECT_EQ(kept(), std::vector<std::string>{"svc-pre-1"});
+  EXPECT_TRUE(lives(first));
+  expect_done(StepKind::kDiscard, {{"backup", "svc-pre-1"}});
+  EXPECT_EQ(kept(), std::vector<std::string>{});
+  expect_done(StepKind::kKeep, {{"backup", "svc-pre-1"}});
   expect_done(StepKind::kRetire, {{"backup", "svc-pre-1"}});
   EXPECT_FALSE(lives(first));
   EXPECT_EQ(kept(), std::vector<std::string>{"svc-pre-1"});
