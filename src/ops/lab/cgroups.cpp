@@ -94,7 +94,6 @@ Cgroups Cgroups::find() {
     result.hierarchies_.push_back(target);
     std::replace(options.begin(), options.end(), ',', ' ');
     if (has_word(options, "memory")) result.memory_ = target;
-    if (has_word(options, "cpu")) result.cpu_ = target;
   }
   return result;
 }
@@ -134,17 +133,17 @@ void Cgroups::enter(const std::string& group, pid_t pid) const {
   }
 }
 
-void Cgroups::favour(const std::string& group) const {
-  // Ten times the default. Where it cannot be set the lab is slow on a busy machine, and right all the same.
-  if (!cpu_.empty()) write_control(cpu_ + "/" + group + "/cpu.shares", "10240");
-  if (!v2_.empty()) write_control(v2_ + "/" + group + "/cpu.weight", "1000");
-}
-
 void Cgroups::limit_memory(const std::string& group, int64_t bytes) const {
   if (!has_memory()) return;
   const std::string file = memory_ + "/" + group + (v2_memory_ ? "/memory.max" : "/memory.limit_in_bytes");
   if (!write_control(file, std::to_string(bytes)))
     throw Error("cannot limit the memory of the node: " + std::string(std::strerror(errno)), file);
+}
+
+void Cgroups::prefer(const std::string& group) const {
+  // Twenty times the standard value of each version.
+  for (const std::string& root : hierarchies_) write_control(root + "/" + group + "/cpu.shares", "20480");
+  if (!v2_.empty()) write_control(v2_ + "/" + group + "/cpu.weight", "2000");
 }
 
 std::optional<Cgroups::MemoryFiles> Cgroups::memory_files(const std::string& group) const {

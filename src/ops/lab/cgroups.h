@@ -32,10 +32,10 @@ class Cgroups {
   void create(const std::string& group) const;  // with its parents, controllers enabled where they exist
   void enter(const std::string& group, pid_t pid) const;
   std::vector<std::string> process_files(const std::string& group) const;  // cgroup.procs of every hierarchy
-  // Its share of the processors beside everything outside, where that is decided by cgroups. Without this all
-  // nodes together count as much as one process of a busy machine.
-  void favour(const std::string& group) const;
-  void limit_memory(const std::string& group, int64_t bytes) const;  // nothing without has_memory()
+  void limit_memory(const std::string& group, int64_t bytes) const;        // nothing without has_memory()
+  // Before the rest of this machine where processors are short: a node stands for a machine of its own, and
+  // what runs on it with a deadline must not wait behind what the other one does. Where that is possible.
+  void prefer(const std::string& group) const;
   // Paths of usage and of memory.stat, and the name of the field there that counts droppable file pages.
   struct MemoryFiles {
     std::string usage;
@@ -51,7 +51,6 @@ class Cgroups {
  private:
   std::string v2_;                        // mount point of cgroup v2; may be empty
   bool v2_memory_ = false;                // the memory controller is there, not under v1
-  std::string cpu_;                       // mount point of v1 that has the cpu controller; may be empty
   std::string memory_;                    // mount point that has the memory controller
   std::vector<std::string> hierarchies_;  // mount points of v1
 };
