@@ -25,7 +25,7 @@ struct ClusterFlags {
   bool json = false;
 };
 
-enum class ClusterVerb { kSync, kStart, kStop };
+enum class ClusterVerb { kSync, kStart, kStop, kPrune };
 
 ExitCode exit_code_of(ops::ClusterOutcome outcome) {
   switch (outcome) {
@@ -48,6 +48,8 @@ void print_plan(ClusterVerb verb, const ops::Site& site, const ops::Repository& 
     std::cout << ops::start_plan_text(site, launches, flags.options.replace);
   } else if (verb == ClusterVerb::kStop) {
     std::cout << ops::stop_plan_text(launches, flags.options.stop);
+  } else if (verb == ClusterVerb::kPrune) {
+    std::cout << ops::prune_plan_text(launches, ops::prunable_evidence(site, repository, flags.options.keep));
   } else {
     std::vector<std::string> maps = {site.nodes_file};
     if (repository.exists(site.request.site_file)) maps.push_back(site.request.site_file);
@@ -71,7 +73,7 @@ ops::ClusterReport report_for(bool json) {
   return report;
 }
 
-// A clean local doctor comes before any node is asked. Stopping needs no more than readable files.
+// A clean local doctor comes before any node is asked. Stopping and pruning need no more than readable files.
 bool configuration_is_sound(const ops::Site& site) {
   const ops::Findings findings = ops::diagnose(site, nullptr);
   if (!ops::has_error(findings)) return true;
@@ -87,7 +89,8 @@ void run_cluster(ClusterVerb verb, const ClusterFlags& flags, const SiteOptions&
   if (verb == ClusterVerb::kStart && !site.profile.deployment.launch_enabled)
     throw Error("deployment.launch_enabled is false: this profile may not be started",
                 options.request.profile, "it is a candidate or an example; start one that is enabled");
-  if (verb != ClusterVerb::kStop && !configuration_is_sound(site)) {
+  const bool takes_away = verb == ClusterVerb::kStop || verb == ClusterVerb::kPrune;
+  if (!takes_away && !configuration_is_sound(site)) {
     outcome.code = ExitCode::kFindings;
     return;
   }
@@ -102,9 +105,10 @@ void run_cluster(ClusterVerb verb, const ClusterFlags& flags, const SiteOptions&
   const ops::Remote remote;
   ops::ClusterCommand command(site, repository, remote, flags.options, report_for(flags.json),
                               stop.get_token(), undo_stop.get_token());
-  const ops::ClusterOutcome result = verb == ClusterVerb::kStart  ? command.start()
-                                     : verb == ClusterVerb::kStop ? command.stop()
-                                                                  : command.sync();
+  const ops::ClusterOutcome result = verb == ClusterVerb::kStart   ? command.start()
+                                     : verb == ClusterVerb::kStop  ? command.stop()
+                                     : verb == ClusterVerb::kPrune ? command.prune()
+                                                                   : command.sync();
   outcome.code = exit_code_of(result);
 }
 
@@ -180,6 +184,11 @@ void add_cluster_command(CLI::App& app, Outcome& outcome, const SiteOptions& opt
   const auto [stop, stop_flags] = add("stop", "Stop every rank, the head first", ClusterVerb::kStop);
   stop->add_flag("--remove", stop_flags->options.stop.remove, "Remove the containers as well");
   stop->add_flag("--parallel", stop_flags->options.stop.parallel, "All nodes at once");
+  const auto [prune, prune_flags] =
+      add("prune", "Remove retired services that were kept, and old evidence of failed starts",
+          ClusterVerb::kPrune);
+  prune->add_option("--keep", prune_flags->options.keep, "How many failed starts' evidence stays here")
+      ->capture_default_str();
   auto log_flags = std::make_shared<LogFlags>();
   CLI::App* logs =
       cluster->add_subcommand("logs", "Bring the ranks' logs here, into rings of files; changes no node");

@@ -96,6 +96,22 @@ run 1 status
 says 'Exited (0)'
 run 1 cluster start --apply
 says '--replace stops and replaces it'
+# What a start could not remove in time goes with prune; what runs or has its name does not.
+on node2 'docker create --name dsv41-lab-pre-1700000000 spark-engine:lab >/dev/null'
+mkdir -p "$repo/results/private/failed-starts/20200101T000000Z-dsv41-lab" "$repo/results/private/failed-starts/20200101T000000Z-other"
+run 1 status
+says 'kept=dsv41-lab-pre-1700000000'
+states before
+run 0 cluster prune --keep 0
+says 'plan only; --apply is required'
+same_states before 'the plan of a prune'
+run 0 cluster prune --keep 0 --apply
+says 'node2: removed dsv41-lab-pre-1700000000'
+says 'node1: nothing to remove'
+[ ! -e "$repo/results/private/failed-starts/20200101T000000Z-dsv41-lab" ] || fail "old evidence is left"
+[ -e "$repo/results/private/failed-starts/20200101T000000Z-other" ] || fail "evidence of another service is gone"
+for n in $all; do [ "$(on "node$n" 'docker ps -aq | wc -l')" = 1 ] || fail "prune removed more on node$n"; done
+
 run 0 cluster stop --remove --parallel --apply
 for n in $all; do [ "$(on "node$n" 'docker ps -aq | wc -l')" = 0 ] || fail "a container is left on node$n"; done
 run 0 cluster stop --apply
@@ -123,6 +139,23 @@ run 1 cluster start --apply
 says '[start.exists]'
 starts --replace --apply
 processes
+spark doctor --no-secret-scan --live >"$work/out" 2>&1 || true
+! grep -qE '\[service\.(running|guard|ports)\]' "$work/out" || fail "the doctor does not see the ranks"
+# A successor that cannot run: what ran before comes back, though its program is no longer on the disk.
+program=$lab/shared/bin/spark-engine
+cp "$program" "$work/spark-engine"
+rm "$program"
+printf '#!/bin/sh\nsleep 1\nexit 3\n' >"$program"
+chmod 755 "$program"
+run 1 cluster start --replace --apply
+says 'the service from before serves again'
+processes
+completion node1
+rm "$program"
+cp "$work/spark-engine" "$program"
+starts --replace --apply
+processes
+for n in $all; do [ "$(on "node$n" 'ls -d /run/spark-launch/*/ 2>/dev/null | wc -l')" = 0 ] || fail "something kept is left on node$n"; done
 run 0 cluster stop --apply
 for n in $all; do
   on "node$n" '! pgrep -x spark-engine >/dev/null' || fail "an engine is left on node$n"

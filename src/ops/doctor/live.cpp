@@ -149,6 +149,7 @@ void LiveContext::report_corrections() {
 
 bool LiveContext::serving(const LiveNode& node) const {
   if (in_container()) return node.facts.docker.container && node.facts.docker.container->running;
+  if (as_process()) return node.facts.service.process && node.facts.service.process->running;
   if (!node.facts.host.units) return false;
   const auto found = node.facts.host.units->find(profile.service_name() + ".service");
   return found != node.facts.host.units->end() && found->second.active == "active";

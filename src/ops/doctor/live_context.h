@@ -66,7 +66,9 @@ class LiveContext {
 
   bool is_vllm() const { return profile.engine_kind == EngineKind::kVllm; }
   bool in_container() const { return profile.in_container(); }
-  bool serving(const LiveNode& node) const;  // its container or unit runs
+  // Whether a rank is a process of its own, which neither Docker nor systemd knows.
+  bool as_process() const { return !in_container() && profile.host.supervisor != "systemd"; }
+  bool serving(const LiveNode& node) const;  // its container, unit or process runs
   bool on_64k(const LiveNode& node) const { return node.facts.kernel.page_size == 65536; }
 
  private:

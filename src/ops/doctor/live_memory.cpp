@@ -129,7 +129,8 @@ void memory_lock_limit(LiveContext& context, const LiveNode& node) {
 }
 
 void memory_events(LiveContext& context, const LiveNode& node) {
-  if (!context.serving(node)) return;
+  // A process shares the cgroup of the login that started it: its events are not the service's own.
+  if (!context.serving(node) || context.as_process()) return;
   const auto& events = node.facts.memory.cgroup_events;
   if (events.empty()) return context.unknown(node, "memory events of the service", "memory-events");
   const auto count = [&](const char* name) {

@@ -104,6 +104,18 @@ void service_container(LiveContext& context, const LiveNode& node) {
 
 void service_running(LiveContext& context, const LiveNode& node) {
   if (context.options.expect_stopped) return;
+  if (context.as_process()) {
+    const auto& process = node.facts.service.process;
+    if (!process) return context.unknown(node, "the service's state", "service-process");
+    if (process->running) return;
+    context.error(node.name(),
+                  "the rank's process " + (process->recorded ? std::to_string(process->pid) + " has ended"
+                                                             : std::string("is not there")),
+                  "a running process",
+                  process->recorded ? "spark cluster logs; then spark cluster start --replace --apply"
+                                    : "spark cluster start --apply");
+    return;
+  }
   if (!context.in_container()) {
     if (!node.facts.host.units) return context.unknown(node, "the service's state", "units");
     if (context.serving(node)) return;
@@ -273,15 +285,19 @@ void service_image_id(LiveContext& context) {
 }
 
 void service_guard(LiveContext& context, const LiveNode& node) {
-  if (!context.serving(node)) return;
-  const std::string name = context.profile.service_name() + "-memguard.service";
-  if (!node.facts.host.units) return context.unknown(node, "the memory guard", "units");
+  if (!context.serving(node) || node.facts.service.guarded()) return;
+  const std::string name =
+      context.profile.service_name() + "-memguard" + (context.as_process() ? "" : ".service");
   const Unit* guard = unit_of(node, name);
+  // A guard of another build has no status where this one looks; systemd knows it all the same.
   if (guard != nullptr && guard->active == "active") return;
-  context.error(node.name(),
-                "the service runs, but its memory guard " + name + " is " +
-                    (guard == nullptr || !guard->exists() ? "not there" : guard->active),
-                "an active guard: without it the model can starve the host",
+  const auto& status = node.facts.service.guard;
+  if (!status && !node.facts.host.units) return context.unknown(node, "the memory guard", "guard");
+  std::string state = guard == nullptr || !guard->exists() ? "not there" : guard->active;
+  if (status && status->contains("state"))
+    state = (node.facts.service.guard_alive ? "" : "gone; its last state was ") + status->at("state");
+  context.error(node.name(), "the service runs, but its memory guard " + name + " is " + state,
+                "a guard that watches: without it the model can starve the host",
                 "stop the service, or arm the guard at once");
 }
 

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <filesystem>
 #include <thread>
 
 #include "common/clock.h"
 #include "common/units.h"
 #include "ops/doctor/doctor.h"
+#include "ops/doctor/live.h"
 #include "ops/launch/evidence.h"
 #include "ops/launch/log_shipping.h"
 #include "ops/launch/preflight.h"
@@ -29,6 +31,7 @@ std::string step_sentence(const Step& step, const StepResult& result) {
   switch (step.kind) {
     case StepKind::kClaim:
     case StepKind::kRelease:
+    case StepKind::kKeep:
       return {};
     case StepKind::kArm:
       return node + "memguard active: " + value("guard");
@@ -55,12 +58,16 @@ std::string step_sentence(const Step& step, const StepResult& result) {
     case StepKind::kDisarm:
       return node + (value("kept").empty() ? "memguard ended" : "kept " + value("kept"));
     case StepKind::kRestore:
+      if (value("lost") == "1") return node + "nothing is left of the service from before";
       return node + (step.parameter("start") == "1" ? "the service from before runs again, guarded"
                                                     : "the service from before has its name again");
     case StepKind::kFetch:
       return node + "fetched " + step.parameter("revision").substr(0, 12);
     case StepKind::kCheckout:
       return node + "is at " + step.parameter("revision").substr(0, 12);
+    case StepKind::kPrune:
+      return node + (value("pruned").empty() ? "nothing to remove" : "removed " + value("pruned")) +
+             (value("kept").empty() ? "" : "; cannot remove " + value("kept"));
   }
   return {};
 }
@@ -87,6 +94,12 @@ std::string user_and_host() {
 
 std::string launch_folder(const Repository& repository, const std::string& service) {
   return repository.absolute("results/private/launch/" + service);
+}
+
+std::vector<std::string> prunable_evidence(const Site& site, const Repository& repository, size_t keep) {
+  const std::string& service = site.profile.service_name();
+  return old_evidence(repository.absolute(evidence_folder(site.request.profile, service, "now")), service,
+                      keep);
 }
 
 RunHistory run_history(const std::string& folder) {
@@ -234,14 +247,15 @@ ClusterOutcome ClusterCommand::report_end(const std::string& command, const RunR
   if (result.ok) {
     const std::string text = command == "start"
                                  ? "cluster ready; memory guards are active on all nodes " + took
-                             : command == "stop" ? "cluster stopped " + took
-                                                 : "all nodes are at " + options_.revision + " " + took;
+                             : command == "stop"  ? "cluster stopped " + took
+                             : command == "prune" ? "nothing retired is left " + took
+                                                  : "all nodes are at " + options_.revision + " " + took;
     say(text, {{"event", "end"}, {"command", command}, {"ok", true}});
     return ClusterOutcome::kDone;
   }
   say("", {{"event", "end"}, {"command", command}, {"ok", false}, {"problem", result.problem}});
   std::string text = command + " failed: " + result.problem;
-  if (command != "stop")
+  if (command == "start" || command == "sync")
     text += result.taken_back ? std::string("\n  everything it did was taken back") +
                                     (result.restored ? "; the service from before serves again" : "")
                               : "\n  `spark status` shows what is left; the next start or stop takes it back";
@@ -271,7 +285,24 @@ ClusterOutcome ClusterCommand::run(const std::string& command, const Waves& wave
   if (command == "stop" || options_.replace) ship();
   const RunResult result = carry_out(log, outcome_of(command), *actions, hooks());
   if (command == "start" && result.ok) ship();
-  return report_end(command, result);
+  const ClusterOutcome outcome = report_end(command, result);
+  if (result.restored) judge_restored();
+  return outcome;
+}
+
+// That a token came says little about a service that came back: the nodes are compared with the profile.
+void ClusterCommand::judge_restored() {
+  const std::vector<NodeAnswer> answers =
+      probe_nodes(site_, site_.nodes.deployment_order(), {.fragmentation = false}, remote_, undo_stop_);
+  size_t errors = 0;
+  for (const Finding& finding : diagnose_live(site_, answers, {})) {
+    if (finding.severity != Severity::kError) continue;
+    ++errors;
+    report_.complain("WARN: restored, but " + finding.where + ": " + finding.evidence + " [" + finding.rule +
+                     "]");
+  }
+  say(errors == 0 ? "the live doctor finds no error in the restored service" : "",
+      {{"event", "restored"}, {"errors", errors}});
 }
 
 ClusterOutcome ClusterCommand::start() try {
@@ -328,6 +359,21 @@ ClusterOutcome ClusterCommand::stop() try {
   refuse_holds(looks);
   recover_earlier(RecoveryAim::kRestoreNames, "stop");
   return run("stop", plan_stop(situation_of(looks, actions->launches()), options_.stop));
+} catch (const Failure& failure) {
+  return failure.outcome;
+}
+
+ClusterOutcome ClusterCommand::prune() try {
+  lock();
+  recover_earlier(RecoveryAim::kRestoreService, "prune");
+  const auto actions = actions_for(header_for("prune"));
+  const std::vector<NodeLook> looks = actions->look(stop_);
+  refuse_holds(looks);
+  for (const std::string& folder : prunable_evidence(site_, repository_, options_.keep)) {
+    std::filesystem::remove_all(folder);
+    say("here: removed " + folder, {{"event", "evidence"}, {"removed", folder}});
+  }
+  return run("prune", plan_prune(situation_of(looks, actions->launches())));
 } catch (const Failure& failure) {
   return failure.outcome;
 }

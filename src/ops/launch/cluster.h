@@ -1,5 +1,5 @@
-// `spark cluster start|stop|sync --apply`: everything around a run. One command at a time, nobody's hold
-// broken, what an earlier command left first, then preflight, then the run.
+// `spark cluster start|stop|sync|prune --apply`: everything around a run. One command at a time, nobody's
+// hold broken, what an earlier command left first, then preflight, then the run.
 //
 //   ClusterCommand command(site, repository, remote, {.replace = true}, report);
 //   ClusterOutcome outcome = command.start();
@@ -18,6 +18,7 @@ struct ClusterOptions {
   bool replace = false;    // start
   StopOptions stop = {};   // stop
   std::string revision;    // sync
+  size_t keep = 5;         // prune: how many failed starts' evidence stays
   bool take_over = false;  // the claim of another machine
   std::string force_hold;  // reason to go on in spite of a hold
 };
@@ -36,6 +37,7 @@ class ClusterCommand {
   ClusterOutcome start();
   ClusterOutcome stop();
   ClusterOutcome sync();
+  ClusterOutcome prune();
 
  private:
   struct Failure {
@@ -52,6 +54,7 @@ class ClusterCommand {
   RunHooks hooks();
   void tell_step(const Step& step, const StepResult& result);
   void ship();  // the logs that are there
+  void judge_restored();
   void say(const std::string& text, Json event = {});
   [[noreturn]] void fail(ClusterOutcome outcome, const std::string& text);
   RunHeader header_for(const std::string& command) const;
@@ -72,6 +75,9 @@ class ClusterCommand {
 
 // Where the journals of a service lie: results/private/launch/SERVICE below the repository.
 std::string launch_folder(const Repository& repository, const std::string& service);
+
+// Evidence of failed starts that `spark cluster prune` removes.
+std::vector<std::string> prunable_evidence(const Site& site, const Repository& repository, size_t keep);
 
 // What the journals say: the run that did not end, or the last one; "" when there was none.
 struct RunHistory {

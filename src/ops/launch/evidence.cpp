@@ -1,5 +1,6 @@
 #include "ops/launch/evidence.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "common/file.h"
@@ -41,6 +42,22 @@ std::string evidence_folder(const std::string& profile, const std::string& servi
   const auto parts = std::distance(path.begin(), path.end());
   if (parts == 3 && *path.begin() == "experiments") return path.parent_path().string() + "/runs/" + name;
   return "results/private/" + name;
+}
+
+std::vector<std::string> old_evidence(const std::string& newest, const std::string& service, size_t keep) {
+  std::vector<std::string> folders;
+  const std::filesystem::path parent = std::filesystem::path(newest).parent_path();
+  std::error_code absent;
+  for (const auto& entry : std::filesystem::directory_iterator(parent, absent)) {
+    // TIME-SERVICE; another service may end in this one's name.
+    const std::string name = entry.path().filename();
+    const size_t dash = name.find('-');
+    if (dash != std::string::npos && name.substr(dash + 1) == service && entry.is_directory())
+      folders.push_back(entry.path());
+  }
+  std::sort(folders.begin(), folders.end());
+  folders.resize(folders.size() - std::min(keep, folders.size()));
+  return folders;
 }
 
 std::string log_script(const RankLaunch& launch, int lines, const std::string& since) {

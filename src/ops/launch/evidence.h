@@ -11,6 +11,10 @@ namespace spark::ops {
 // results/private/failed-starts/TIME-SERVICE otherwise; relative to the repository.
 std::string evidence_folder(const std::string& profile, const std::string& service, const std::string& time);
 
+// Folders of failed starts of this service beside `newest` (an evidence_folder), oldest first, without the
+// last `keep`.
+std::vector<std::string> old_evidence(const std::string& newest, const std::string& service, size_t keep);
+
 // Files NODE.log, NODE.inspect.json, NODE.state below `folder`, which is created. Throws Error when nothing
 // could be had from the node or written here.
 void save_evidence(const Remote& remote, const RemoteNode& node, const RankLaunch& launch,

@@ -72,6 +72,7 @@ NodeLook read_look(const std::string& node, const RemoteResult& result) {
   look.commit = text("commit");
   look.origin = text("origin");
   look.kept = text("kept");
+  look.unkeepable = text("unkeepable");
   look.guard_alive = text("guard_alive") == "1";
   look.guard_unit = text("guard_unit");
   look.available_kib = whole_number(text("available_kib"));

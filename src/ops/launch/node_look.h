@@ -25,8 +25,9 @@ struct NodeLook {
   std::string guard_unit;                    // what systemd says; empty without it
   std::optional<int64_t> available_kib, total_kib;
   std::string commit, origin;
-  std::vector<std::string> changes;          // of the checkout, as git status shows them
-  std::string kept;                          // retired containers that are still there
+  std::vector<std::string> changes;  // of the checkout, as git status shows them
+  std::string kept;                  // retired services that are still there
+  std::string unkeepable;            // why a replaced service could not be started again; empty: it could
   std::map<std::string, std::string> files;  // claim and hold files of the login's home, by name
 
   bool running() const { return seen == "running"; }

@@ -7,6 +7,11 @@ namespace spark::ops {
 //
 // look NAME     seen=absent|stopped|running, id, code, oom, since, image_id, tag
 // guard_look    alive=1|0 and guard_text: the guard's status, of the living one or what an earlier one left
+//
+// A container that is replaced keeps everything under another name. Of a unit or a process nothing is left
+// when it has ended, so what it takes to start it again is kept before: a folder $folder/$backup with its
+// command, environment, working folder and, when another file has taken its place since, its program; of a
+// unit its file. Restoring renames the folder to $name.kept and starts from there.
 const char* const kNodeScriptBody = R"sh(
 LC_ALL=C
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
@@ -14,7 +19,10 @@ export LC_ALL PATH
 sudo=
 [ "$(id -u)" = 0 ] || sudo='sudo -n'
 folder=/run/spark-launch
-[ "$(id -u)" = 0 ] || folder=${XDG_RUNTIME_DIR:-/tmp}/spark-launch
+[ "$(id -u)" = 0 ] || [ "$runtime" = unit ] || folder=${XDG_RUNTIME_DIR:-/tmp}/spark-launch
+keeper=
+[ "$runtime" != unit ] || keeper=$sudo # what is kept of a unit is root's
+kept_unit=/run/systemd/system/$name.service
 
 say() { printf '%s=%s\n' "$1" "$2"; }
 fail() { printf '%s\n' "$*" >&2; exit 1; }
@@ -142,6 +150,74 @@ kill_service() {
   esac
 }
 
+# A program that was built anew since it was started is no longer where it was.
+keep_program() {
+  program=$($keeper readlink "/proc/$id/exe") || return 1
+  case $program in "$folder/"*) ;; *) ! $keeper test "$program" -ef "/proc/$id/exe" || return 0 ;; esac
+  $keeper cp "/proc/$id/exe" "$1/program" && $keeper chmod 700 "$1/program"
+}
+
+keep_process() {
+  cat "/proc/$id/environ" >"$1/environment" && cat "/proc/$id/cmdline" >"$1/command" &&
+    readlink "/proc/$id/cwd" >"$1/folder" && keep_program "$1" && printf '%s\n' "${program% (deleted)}" >"$1/path"
+}
+
+keep_unit() {
+  fragment=$(systemctl show -p FragmentPath --value "$name.service")
+  [ -n "$fragment" ] && $keeper cp "$fragment" "$1/unit" && keep_program "$1" || return 1
+  [ ! -e "$1/program" ] || $keeper sed -i "/^ExecStart=/s|${program% (deleted)}|$folder/$name.kept/program|g" "$1/unit"
+}
+
+keep_service() {
+  [ ! -d "$folder/$backup" ] || return 0
+  $keeper rm -rf "$folder/$backup.new"
+  $keeper mkdir -p "$folder" && $keeper mkdir -m 700 "$folder/$backup.new" &&
+    ( umask 077; "keep_$runtime" "$folder/$backup.new" ) && $keeper mv "$folder/$backup.new" "$folder/$backup" ||
+    fail "what it takes to start $name again cannot be kept; it was not stopped. spark cluster stop --apply, then start, does without"
+}
+
+backup_there() {
+  case $runtime in
+  container) docker container inspect "$backup" >/dev/null 2>&1 ;;
+  *) [ -d "$folder/$backup" ] ;;
+  esac
+}
+
+# The unit file of a service that was restored would be in the way of a new one.
+forget_kept() {
+  [ "$runtime" != container ] || return 0
+  $keeper rm -rf "$folder/$name.kept"
+  [ "$runtime" = unit ] && grep -qsF '# Kept by spark cluster start' "$kept_unit" || return 0
+  $sudo rm -f "$kept_unit"
+  $sudo systemctl daemon-reload
+}
+
+wait_for_pid() {
+  tries=0
+  until [ -s "$folder/$name.pid" ] || [ "$tries" -ge 100 ]; do tries=$((tries + 1)); sleep 0.02; done
+}
+
+# Environment and command go through files: xargs is told where one word ends and the next begins.
+start_kept_process() {
+  kept=$folder/$name.kept
+  read -r program <"$kept/path"
+  [ ! -e "$kept/program" ] || program=$kept/program
+  read -r place <"$kept/folder"
+  ( umask 077; { printf '%s\0' env -i --; grep -z '^[^=]*=' "$kept/environment"; printf '%s\0' "$program"; sed -z 1d "$kept/command"; } >"$kept/words" ) &&
+    cd "$place" || fail "what was kept of $name cannot be used"
+  [ ! -e "$folder/$name.log" ] || mv -f "$folder/$name.log" "$folder/$name.log.1"
+  SPARK_SERVICE=$folder/$name.mark setsid xargs -0 -x -n 60000 -a "$kept/words" \
+    sh -c 'echo $$ >"$0.new"; mv "$0.new" "$0"; exec "$@"' "$folder/$name.pid" </dev/null >>"$folder/$name.log" 2>&1 &
+  wait_for_pid
+}
+
+start_kept_unit() {
+  { echo '# Kept by spark cluster start'; $keeper cat "$folder/$name.kept/unit"; } | $sudo tee "$kept_unit" >/dev/null &&
+    $sudo systemctl daemon-reload || fail "$kept_unit cannot be written"
+  $sudo systemctl reset-failed "$name.service" 2>/dev/null
+  out=$($sudo systemctl start "$name.service" 2>&1) || fail "systemctl start: $(last_line "$out")"
+}
+
 stop_service() {
   case $runtime in
   container) out=$(docker stop --time 60 "$name" 2>&1) || fail "docker stop: $(last_line "$out")" ;;
@@ -168,6 +244,7 @@ forget_service() {
   esac
   look "$name"
   [ "$seen" != running ] || fail "it still runs after it was removed"
+  forget_kept
 }
 
 step_claim() {
@@ -199,16 +276,26 @@ memory_returns() {
   done
 }
 
+step_keep() {
+  look "$name"
+  [ "$seen" = running ] || return 0
+  keep_service
+}
+
 step_retire() {
   look "$name"
   [ "$seen" != absent ] || return 0
   say id "$id"
-  if [ "$seen" = running ]; then stop_service; fi
+  if [ "$seen" = running ]; then
+    [ "$runtime" = container ] || keep_service
+    stop_service
+  fi
   guard_leaves
   case $runtime in
   container) out=$(docker rename "$name" "$backup" 2>&1) || fail "docker rename: $(last_line "$out")" ;;
   process) rm -f "$folder/$name.pid" ;;
   esac
+  forget_kept
   memory_returns
 }
 
@@ -227,6 +314,7 @@ step_launch() {
   container:absent | process:absent | process:stopped | unit:absent | unit:stopped) ;;
   *) fail "there is a $name already ($seen)" ;;
   esac
+  forget_kept
   case $runtime in
   container) out=$(eval "$launch_line" 2>&1) || fail "docker run: $(last_line "$out")" ;;
   unit) $sudo systemctl reset-failed "$name.service" 2>/dev/null; out=$(eval "$launch_line" 2>&1) || fail "systemd-run: $(last_line "$out")" ;;
@@ -234,8 +322,7 @@ step_launch() {
     mkdir -p "$folder"
     [ ! -e "$folder/$name.log" ] || mv -f "$folder/$name.log" "$folder/$name.log.1"
     SPARK_SERVICE=$folder/$name.mark setsid sh -c 'echo $$ >"$0.new"; mv "$0.new" "$0"; exec "$@"' "$folder/$name.pid" sh -c "exec $launch_line" </dev/null >>"$folder/$name.log" 2>&1 &
-    tries=0
-    until [ -s "$folder/$name.pid" ] || [ "$tries" -ge 100 ]; do tries=$((tries + 1)); sleep 0.02; done ;;
+    wait_for_pid ;;
   esac
   look "$name"
   guarded_or_ended
@@ -252,21 +339,20 @@ step_steady() {
 }
 
 step_discard() {
-  [ "$runtime" = container ] || return 0
-  docker container inspect "$backup" >/dev/null 2>&1 || return 0
+  backup_there || return 0
+  if [ "$runtime" != container ]; then $keeper rm -rf "$folder/$backup"; return; fi
   out=$(docker rm "$backup" 2>&1) || fail "$backup is kept: $(last_line "$out")"
 }
 
+# A unit's first process is no name for it; of a unit only a backup beside it tells that it is the new one.
 step_remove() {
   look "$name"
   [ "$seen" != absent ] || return 0
-  if [ "$runtime" = container ]; then
-    if [ -n "$expected_id" ]; then
-      [ "$id" = "$expected_id" ] || { say kept "another container"; return 0; }
-    elif [ -n "$backup" ] && ! docker container inspect "$backup" >/dev/null 2>&1; then
-      say kept "the service that was there before"
-      return 0
-    fi
+  if [ -n "$expected_id" ] && [ "$runtime" != unit ]; then
+    [ "$id" = "$expected_id" ] || { say kept "another $runtime"; return 0; }
+  elif [ -n "$backup" ] && ! backup_there; then
+    say kept "the service that was there before"
+    return 0
   fi
   forget_service
 }
@@ -279,29 +365,62 @@ step_disarm() {
 
 step_restore() {
   look "$name"
-  if [ "$runtime" = container ] && docker container inspect "$backup" >/dev/null 2>&1; then
-    [ "$seen" = absent ] || fail "both $name and $backup are there"
-    out=$(docker rename "$backup" "$name" 2>&1) || fail "docker rename: $(last_line "$out")"
+  if backup_there; then
+    if [ "$runtime" = container ]; then
+      [ "$seen" = absent ] || fail "both $name and $backup are there"
+      out=$(docker rename "$backup" "$name" 2>&1) || fail "docker rename: $(last_line "$out")"
+    else
+      # It was to be stopped, and is perhaps about to end.
+      if [ "$seen" = running ]; then
+        if [ "$start" != 1 ]; then $keeper rm -rf "$folder/$backup"; return 0; fi
+        stop_service
+        guard_leaves
+      fi
+      forget_kept
+      $keeper mv "$folder/$backup" "$folder/$name.kept"
+    fi
     look "$name"
   fi
-  [ "$start" = 1 ] && [ "$seen" = stopped ] && [ "$runtime" = container ] || return 0
+  [ "$start" = 1 ] && [ "$seen" != running ] || return 0
+  if [ "$runtime" = container ]; then [ "$seen" = stopped ]; else [ -d "$folder/$name.kept" ]; fi || { say lost 1; return 0; }
   prelaunch_guard
-  out=$(docker start "$name" 2>&1) || fail "docker start: $(last_line "$out")"
+  if [ "$runtime" = container ]; then
+    out=$(docker start "$name" 2>&1) || fail "docker start: $(last_line "$out")"
+  else
+    [ "$runtime" = unit ] || rm -f "$folder/$name.pid"
+    "start_kept_$runtime"
+  fi
+  look "$name"
   guarded_or_ended
 }
+
+# Retired services that could not be removed when their successor was ready.
+prune_retired() {
+  pruned=
+  if [ "$runtime" != container ]; then
+    for old in "$folder/$name-pre-"*; do
+      [ -d "$old" ] || continue
+      $keeper rm -rf "$old" && pruned="$pruned ${old##*/}"
+    done
+  else
+    names=$(docker ps --all --filter "name=^/?$name-pre-[0-9]+\$" --filter status=exited --filter status=created --filter status=dead --format '{{.Names}}') ||
+      fail "docker does not answer"
+    for old in $names; do
+      if docker rm "$old" >/dev/null 2>&1; then pruned="$pruned $old"; else say kept "$old"; fi
+    done
+  fi
+  say pruned "${pruned# }"
+}
+
+step_prune() { prune_retired; }
 
 step_stop() {
   look "$name"
   say found "$seen"
   if [ "$seen" = running ]; then stop_service; fi
   guard_leaves
-  # Retired containers that could not be removed when their successor was ready.
-  if [ "$remove" = 1 ] && [ "$runtime" = container ]; then
-    for old in $(docker ps --all --filter "name=^/?$name-pre-[0-9]+\$" --filter status=exited --filter status=created --format '{{.Names}}'); do
-      docker rm "$old" >/dev/null 2>&1 || say kept "$old"
-    done
-  fi
-  [ "$seen" != absent ] || return 0
+  [ "$remove" != 1 ] || prune_retired
+  [ "$seen" != absent ] || { forget_kept; return 0; }
   if [ "$remove" = 1 ] || [ "$runtime" != container ]; then forget_service; fi
 }
 
@@ -327,7 +446,12 @@ step_look() {
     say status "$(docker ps --all --filter "name=^/?$name\$" --format '{{.Status}}')"
     say kept "$(docker ps --all --filter "name=^/?$name-pre-" --format '{{.Names}} ({{.State}})' | tr '\n' ' ')"
   else
-    say status "$seen"
+    since=$([ "$seen" != running ] || ps -o etime= -p "$id" 2>/dev/null)
+    say status "$seen${since:+ for ${since##* }}"
+    say kept "$(for old in "$folder/$name-pre-"*; do [ ! -d "$old" ] || printf '%s ' "${old##*/}"; done)"
+  fi
+  if [ "$runtime" = unit ] && [ "$seen" = running ] && [ -z "$(systemctl show -p FragmentPath --value "$name.service")" ]; then
+    say unkeepable "systemd names no file of $name.service"
   fi
   exit 0
 }

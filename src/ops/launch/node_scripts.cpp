@@ -74,6 +74,7 @@ double step_timeout_s(StepKind kind) {
     case StepKind::kLaunch:
     case StepKind::kFetch:
     case StepKind::kRemove:
+    case StepKind::kPrune:
       return 120;
     default:
       return 40;

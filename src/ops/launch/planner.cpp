@@ -31,9 +31,12 @@ std::string launch_line(const RankLaunch& launch) {
 Waves plan_start(const ClusterSituation& cluster, const StartOptions& options) {
   Waves waves;
   waves.push_back({{StepKind::kClaim, cluster.head().name, {}}});
-  Wave retired;
+  Wave kept, retired;
   for (const ClusterNode& node : cluster.nodes) {
     if (!options.replace || !node.exists) continue;
+    // When one rank is stopped the others end by themselves.
+    if (node.keeps && node.running)
+      kept.push_back({StepKind::kKeep, node.name, {{"backup", options.backup}}});
     retired.push_back({StepKind::kRetire,
                        node.name,
                        {{"backup", options.backup},
@@ -46,6 +49,7 @@ Waves plan_start(const ClusterSituation& cluster, const StartOptions& options) {
       wave.push_back({StepKind::kDiscard, step.node, {{"backup", step.parameter("backup")}}});
     return wave;
   }();
+  if (!kept.empty()) waves.push_back(std::move(kept));
   if (!retired.empty()) waves.push_back(std::move(retired));
   waves.push_back(on_all(cluster, StepKind::kArm));
   Wave workers = on_all(cluster, StepKind::kLaunch);
@@ -74,6 +78,14 @@ Waves plan_stop(const ClusterSituation& cluster, const StopOptions& options) {
       waves.push_back({std::move(step)});
   }
   if (!together.empty()) waves.push_back(std::move(together));
+  waves.push_back({{StepKind::kRelease, cluster.head().name, {}}});
+  return waves;
+}
+
+Waves plan_prune(const ClusterSituation& cluster) {
+  Waves waves;
+  waves.push_back({{StepKind::kClaim, cluster.head().name, {}}});
+  waves.push_back(on_all(cluster, StepKind::kPrune));
   waves.push_back({{StepKind::kRelease, cluster.head().name, {}}});
   return waves;
 }
@@ -126,6 +138,17 @@ std::string stop_plan_text(const std::vector<RankLaunch>& launches, const StopOp
             " under its guard, then end the guard" +
             (options.remove && container ? ", docker rm " + launch->service : "") + "\n";
   }
+  return text + kApplyHint;
+}
+
+std::string prune_plan_text(const std::vector<RankLaunch>& launches,
+                            const std::vector<std::string>& evidence) {
+  const std::string& service = launches.back().service;
+  std::string text = "prune plan: " + service + " on " + std::to_string(launches.size()) + " nodes\n";
+  for (const RankLaunch& launch : launches)
+    text += "  " + launch.node + ": remove what earlier starts retired and is not running (" + service +
+            "-pre-<unix time>)\n";
+  for (const std::string& folder : evidence) text += "  here: remove " + folder + "\n";
   return text + kApplyHint;
 }
 

@@ -17,6 +17,7 @@ struct ClusterNode {
   bool exists = false;   // a service of this name, running or not
   bool running = false;  // it runs
   std::string commit;    // of the checkout
+  bool keeps = false;    // ending leaves nothing to start again: a unit, a process
 };
 
 struct ClusterSituation {
@@ -36,11 +37,15 @@ struct StopOptions {
 
 Waves plan_start(const ClusterSituation& cluster, const StartOptions& options);
 Waves plan_stop(const ClusterSituation& cluster, const StopOptions& options);
+Waves plan_prune(const ClusterSituation& cluster);
 Waves plan_sync(const ClusterSituation& cluster, const std::string& revision);
 
 // What the plan says to a person, launches in deployment order. The last line asks for --apply.
 std::string start_plan_text(const Site& site, const std::vector<RankLaunch>& launches, bool replace);
 std::string stop_plan_text(const std::vector<RankLaunch>& launches, const StopOptions& options);
+// `evidence`: folders of failed starts that go as well.
+std::string prune_plan_text(const std::vector<RankLaunch>& launches,
+                            const std::vector<std::string>& evidence);
 std::string sync_plan_text(const std::vector<RankLaunch>& launches, const std::string& revision,
                            const std::vector<std::string>& node_maps);
 

@@ -44,6 +44,11 @@ void judge_look(const PreflightInput& input, const NodeLook& look, Findings& fin
                                        profile.deployment.repository,
                                        "git remote set-url origin " + profile.deployment.repository));
   }
+  if (input.replace && look.running() && !look.unkeepable.empty())
+    findings.push_back(preflight_error(
+        "start.restore", look.node,
+        "the service that runs could not be started again if its successor fails: " + look.unkeepable,
+        "what it takes to restore it", "spark cluster stop --apply, then start without --replace"));
   if (!look.seen.empty() && look.seen != "absent" && !input.replace) {
     const bool container = profile.in_container();
     findings.push_back(
@@ -139,7 +144,7 @@ ClusterSituation situation_of(const std::vector<NodeLook>& looks, const std::vec
   for (size_t i = 0; i < launches.size(); ++i) {
     const NodeLook& look = looks.at(i);
     cluster.nodes.push_back({launches[i].node, launches[i].head, look.seen != "absent" && !look.seen.empty(),
-                             look.running(), look.commit});
+                             look.running(), look.commit, launches[i].runtime != LaunchRuntime::kContainer});
   }
   return cluster;
 }

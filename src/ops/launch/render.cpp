@@ -104,6 +104,7 @@ constexpr const char* kGuardProperties[] = {"Type=notify",
                                             "RuntimeDirectory=spark-guard",
                                             "RuntimeDirectoryPreserve=yes",
                                             "WatchdogSec=30",
+                                            "SyslogIdentifier=spark-memguard",
                                             "Restart=on-failure",
                                             "RestartPreventExitStatus=1 2"};
 

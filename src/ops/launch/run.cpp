@@ -11,13 +11,21 @@ void end_run(RunLog& log, const std::string& outcome) {
   log.append({{"event", "end"}, {"outcome", outcome}});
 }
 
-bool restores_service(const Waves& waves) {
-  for (const Wave& wave : waves) {
+// Whether what ran before was started again and generated a token; that it did not fails no undo.
+bool serves_again(const RunState& run) {
+  for (const Wave& wave : run.undo_waves) {
     for (const Step& step : wave) {
-      if (step.kind == StepKind::kRestore && step.parameter("start") == "1") return true;
+      if (step.kind != StepKind::kReady) continue;
+      const auto found = run.undo_steps.find(step.id());
+      return found != run.undo_steps.end() && found->second == StepState::kDone;
     }
   }
   return false;
+}
+
+// What nothing has to be taken back of.
+bool only_takes_away(const std::string& command) {
+  return command == "stop" || command == "prune";
 }
 
 // Takes everything back; the run ends when all of it could be.
@@ -31,7 +39,7 @@ RunResult take_back(RunLog& log, RecoveryAim aim, const std::string& reason, Ste
   result.ok = undone.ok;
   result.unreachable = undone.unreachable;
   result.taken_back = undone.ok;
-  result.restored = undone.ok && restores_service(waves);
+  result.restored = undone.ok && serves_again(log.state());
   result.problem = undone.problem;
   if (undone.ok) end_run(log, "rolled-back");
   return result;
@@ -49,12 +57,16 @@ void RunLog::append(Json record) {
 }
 
 const char* outcome_of(const std::string& command) {
-  return command == "start" ? "ready" : command == "stop" ? "stopped" : "synced";
+  return command == "start"   ? "ready"
+         : command == "stop"  ? "stopped"
+         : command == "prune" ? "pruned"
+                              : "synced";
 }
 
 RunResult carry_out(RunLog& log, const std::string& outcome, StepActions& actions, const RunHooks& hooks) {
   const RunState begun = log.state();
-  const bool keep_going = begun.header.command == "stop";  // one node's failure does not keep the others up
+  const bool keep_going =
+      only_takes_away(begun.header.command);  // one node's failure does not keep the others up
   const Execution done = execute(begun.waves, sink_of(log), actions,
                                  {.keep_going = keep_going, .progress = hooks.step}, hooks.stop);
   RunResult result;
@@ -86,7 +98,7 @@ RunResult recover(RunLog& log, RecoveryAim aim, const std::string& by, StepActio
   log.append({{"event", "resume"}, {"by", by}});
   if (!recovery.forward)
     return take_back(log, aim, state.undoing ? state.reason : "it was interrupted", actions, hooks);
-  const bool stopping = state.header.command == "stop";
+  const bool stopping = only_takes_away(state.header.command);
   const Execution done = execute(recovery.waves, sink_of(log), actions,
                                  {.keep_going = stopping, .progress = hooks.step}, hooks.stop);
   RunResult result;

@@ -48,6 +48,6 @@ RunResult carry_out(RunLog& log, const std::string& outcome, StepActions& action
 RunResult recover(RunLog& log, RecoveryAim aim, const std::string& by, StepActions& actions,
                   const RunHooks& hooks);
 
-const char* outcome_of(const std::string& command);  // "ready", "stopped", "synced"
+const char* outcome_of(const std::string& command);  // "ready", "stopped", "synced", "pruned"
 
 }  // namespace spark::ops

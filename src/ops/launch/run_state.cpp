@@ -115,6 +115,15 @@ void add_restores(const RunState& run, RecoveryAim aim, Waves& waves) {
   add_wave(waves, std::move(steady));
 }
 
+// Of services that were not to be stopped any more.
+Wave needless_backups(const RunState& run) {
+  Wave wave;
+  if (run.any_touched(StepKind::kRetire)) return wave;
+  for (const Step* keep : touched_steps(run, StepKind::kKeep))
+    wave.push_back({StepKind::kDiscard, keep->node, {{"backup", keep->parameter("backup")}}});
+  return wave;
+}
+
 Waves undo_of_sync(const RunState& run) {
   Waves waves;
   std::vector<const Step*> changed = touched_steps(run, StepKind::kCheckout);
@@ -235,14 +244,15 @@ Waves plan_undo(const RunState& run, RecoveryAim aim) {
   add_wave(waves, std::move(removals));
   add_wave(waves, std::move(guards));
   add_restores(run, aim, waves);
+  add_wave(waves, needless_backups(run));
   add_release(run, waves);
   return waves;
 }
 
 Recovery plan_recovery(const RunState& run, RecoveryAim aim) {
   const std::string& command = run.header.command;
-  const bool forward =
-      !run.undoing && (command == "stop" || (command == "start" && run.all_done(StepKind::kReady)));
+  const bool forward = !run.undoing && (command == "stop" || command == "prune" ||
+                                        (command == "start" && run.all_done(StepKind::kReady)));
   if (forward) return {true, rest_of_plan(run)};
   return {false, plan_undo(run, aim)};
 }

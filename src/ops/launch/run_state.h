@@ -22,7 +22,7 @@ enum class StepState { kPending, kBegun, kDone, kFailed };
 
 struct RunHeader {
   std::string run;      // name
-  std::string command;  // "start", "stop", "sync"
+  std::string command;  // "start", "stop", "sync", "prune"
   std::string service;
   std::string profile;
   std::string by;     // user@host
@@ -70,8 +70,8 @@ struct Recovery {
   Waves waves;
 };
 
-// Forward when the start had generated its token, for every stop, and for a sync that had all fetched;
-// otherwise an undo.
+// Forward when the start had generated its token, for every stop and prune, and for a sync that had all
+// fetched; otherwise an undo.
 Recovery plan_recovery(const RunState& run, RecoveryAim aim);
 
 // The undo of whatever the run may have done.

@@ -122,6 +122,10 @@ std::vector<std::string> ClusterStatus::complaints() const {
       list.push_back(look.node + ": the service ended with exit code " + look.exit_code +
                      (look.oom_killed ? ", killed for memory by the kernel" : "") +
                      "; docker logs --tail 50 " + service);
+    else if (look.seen == "stopped" && !container)
+      list.push_back(look.node + ": the service ended" +
+                     (look.exit_code.empty() ? "" : " with exit code " + look.exit_code) +
+                     "; spark cluster logs shows its last lines");
     if (!look.image_id.empty()) images.insert(look.image_id);
     if (!look.commit.empty()) commits.insert(look.commit);
   }

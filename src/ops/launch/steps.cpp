@@ -3,9 +3,9 @@
 namespace spark::ops {
 namespace {
 
-constexpr const char* kStepNames[kStepKinds] = {"claim",  "retire",  "arm",     "launch", "ready",
-                                                "steady", "discard", "release", "stop",   "evidence",
-                                                "remove", "disarm",  "restore", "fetch",  "checkout"};
+constexpr const char* kStepNames[kStepKinds] = {
+    "claim",    "retire", "arm",    "launch",  "ready", "steady",   "discard", "release", "stop",
+    "evidence", "remove", "disarm", "restore", "fetch", "checkout", "prune",   "keep"};
 
 bool find_step_kind(const std::string& name, StepKind& kind) {
   for (int i = 0; i < kStepKinds; ++i) {

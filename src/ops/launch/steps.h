@@ -31,8 +31,11 @@ enum class StepKind {
   kRestore,   // give a retired container its name back; with "start" start it under a guard
   kFetch,     // get the revision from the origin
   kCheckout,  // detach the checkout at "revision" and write the node map
+  kPrune,     // remove retired services that are still there
+  kKeep,      // what it takes to start a unit or a process again, as `backup`; on every node before any is
+              // stopped
 };
-inline constexpr int kStepKinds = static_cast<int>(StepKind::kCheckout) + 1;
+inline constexpr int kStepKinds = static_cast<int>(StepKind::kKeep) + 1;
 
 const char* step_name(StepKind kind);  // "claim", "retire", ...
 // A failure of such a step is told, but ends nothing.

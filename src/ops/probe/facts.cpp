@@ -35,6 +35,7 @@ Facts read_facts(const ProbeDump& dump, Faults& faults) {
   probe::read_rdma(reader);
   probe::read_gpu(reader);
   probe::read_host(reader);
+  probe::read_service(reader);
   probe::read_docker(reader);
   probe::read_model(reader);
   probe::read_deployment(reader);

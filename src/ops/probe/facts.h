@@ -223,6 +223,20 @@ struct HostFacts {
   std::vector<std::string> holds;
 };
 
+// The service beside Docker and systemd: a rank that is a process of its own, and the memory guard's status.
+struct ServiceFacts {
+  struct Process {
+    bool recorded = false;  // one was started and not removed since
+    bool running = false;
+    int64_t pid = 0;
+  };
+  std::optional<Process> process;                           // asked for where ranks run as processes
+  std::optional<std::map<std::string, std::string>> guard;  // "state", "phase", ...; empty map: there is none
+  bool guard_alive = false;
+
+  bool guarded() const;  // a living guard watches the service
+};
+
 struct DiskFacts {
   std::string filesystem, mounted_on;
   int64_t size_kib = 0, free_kib = 0;
@@ -297,6 +311,7 @@ struct Facts {
   std::optional<GpuFacts> gpu;
   std::vector<GpuProcess> gpu_processes;
   HostFacts host;
+  ServiceFacts service;
   std::vector<DiskFacts> disks;
   DockerFacts docker;
   ModelFacts model;

@@ -100,6 +100,15 @@ ContainerFacts container_of(const Json& object) {
   return container;
 }
 
+template <typename Seen>
+void read_inspected(const FactReader& reader, const std::string& section, std::optional<bool>& exists,
+                    std::optional<Seen>& seen, Seen (*read)(const Json&)) {
+  Json object;
+  const Inspected found = inspect(reader, section, object);
+  if (found != Inspected::kUnknown) exists = found == Inspected::kFound;
+  if (found == Inspected::kFound) seen = read(object);
+}
+
 void read_engine(const FactReader& reader) {
   DockerFacts& docker = reader.facts().docker;
   const Json info = reader.json("docker-info");
@@ -129,29 +138,10 @@ void read_engine(const FactReader& reader) {
 void read_docker(const FactReader& reader) {
   DockerFacts& docker = reader.facts().docker;
   read_engine(reader);
-  Json object;
-  switch (inspect(reader, "container", object)) {
-    case Inspected::kFound:
-      docker.container_exists = true, docker.container = container_of(object);
-      break;
-    case Inspected::kAbsent:
-      docker.container_exists = false;
-      break;
-    case Inspected::kUnknown:
-      break;
-  }
-  if (inspect(reader, "container-image", object) == Inspected::kFound)
-    docker.container_image = image_of(object);
-  switch (inspect(reader, "image", object)) {
-    case Inspected::kFound:
-      docker.image_exists = true, docker.image = image_of(object);
-      break;
-    case Inspected::kAbsent:
-      docker.image_exists = false;
-      break;
-    case Inspected::kUnknown:
-      break;
-  }
+  read_inspected(reader, "container", docker.container_exists, docker.container, container_of);
+  read_inspected(reader, "image", docker.image_exists, docker.image, image_of);
+  std::optional<bool> exists;
+  read_inspected(reader, "container-image", exists, docker.container_image, image_of);
 }
 
 }  // namespace spark::ops::probe

@@ -216,6 +216,15 @@ Json host_json(const HostFacts& f) {
           {"holds", f.holds}};
 }
 
+Json service_json(const ServiceFacts& f) {
+  Json process;
+  if (f.process)
+    process = {{"recorded", f.process->recorded}, {"running", f.process->running}, {"pid", f.process->pid}};
+  return {{"process", process},
+          {"guard", f.guard ? object_of(*f.guard) : Json()},
+          {"guard_alive", f.guard_alive}};
+}
+
 Json image_json(const std::optional<ImageFacts>& f) {
   if (!f) return {};
   return {{"id", f->id}, {"labels", object_of(f->labels)}};
@@ -277,6 +286,7 @@ Json facts_json(const Facts& facts) {
           {"network", network_json(facts.network)},
           {"gpu", gpu_json(facts)},
           {"host", host_json(facts.host)},
+          {"service", service_json(facts.service)},
           {"disks", disks},
           {"docker", docker_json(facts.docker)},
           {"model", model_json(facts.model)},

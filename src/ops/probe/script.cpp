@@ -105,6 +105,9 @@ ProbeRequest probe_request(const Site& site, const Node& node) {
   request.service = profile.service_name();
   request.checkout =
       without_brace_names(expand_places(profile.deployment.path, profile.host.home, profile.deployment.path));
+  request.runtime = profile.in_container()                 ? "container"
+                    : profile.host.supervisor == "systemd" ? "unit"
+                                                           : "process";
   if (profile.in_container()) {
     request.container = profile.container.name;
     request.image = profile.container.image;
@@ -140,10 +143,10 @@ std::string probe_script(const ProbeRequest& request) {
   std::vector<std::string> disks = {"/", "/boot", "/dev/shm", "/var/lib/docker"};
   disks.insert(disks.end(), request.mount_sources.begin(), request.mount_sources.end());
   return assignment("root", request.root) + assignment("service", request.service) +
-         assignment("container", request.container) + assignment("mark", random_mark()) +
-         assignment("image", request.image) + assignment("model_folder", request.model_folder) +
-         assignment("checkout", request.checkout) + assignment("candidate", request.candidate) +
-         assignment("fan_certificate", request.fan_certificate) +
+         assignment("runtime", request.runtime) + assignment("container", request.container) +
+         assignment("mark", random_mark()) + assignment("image", request.image) +
+         assignment("model_folder", request.model_folder) + assignment("checkout", request.checkout) +
+         assignment("candidate", request.candidate) + assignment("fan_certificate", request.fan_certificate) +
          assignment("limit", std::to_string(request.limit_s)) +
          assignment("fragmentation", request.fragmentation ? "1" : "0") +
          with_words("with_releases", {request.candidate, request.fallback}, true) +

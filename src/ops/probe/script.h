@@ -4,8 +4,8 @@
 //   std::string script = probe_script(probe_request(site, *site.nodes.find("node2")));
 //   ssh user@node2 sh -s < script                        // ops/remote; or sh -c script on this machine
 //
-// What it promises: it writes nothing and starts nothing that outlives it; every command has a time limit
-// and an empty standard input; a missing command, a missing privilege and a hanging device each become an
+// What it promises: it writes nothing and starts nothing that outlives it; every command that could
+// wait has a time limit and all have an empty standard input; a missing command, a missing privilege and a hanging device each become an
 // entry of the answer. Groups of commands run side by side. Nothing runs before the script has arrived
 // whole. Values of variables whose name says KEY, TOKEN, SECRET or PASSWORD do not leave the node.
 //
@@ -29,8 +29,9 @@ struct ProbePeer {
 // What depends on the site. Everything may be empty: the script then leaves that question out.
 struct ProbeRequest {
   std::string root = "/";
-  std::string container = {};  // empty: the service is a unit
-  std::string service = {};    // container or unit
+  std::string container = {};  // empty: the service is a unit or a process
+  std::string service = {};    // container, unit or process
+  std::string runtime = {};    // "container", "unit" or "process"
   std::string image = {};
   std::string model_folder = {};  // on the node, as the mount's source says
   std::string checkout = {};      // the deployment repository on the node

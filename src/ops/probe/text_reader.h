@@ -49,6 +49,7 @@ void read_links(const FactReader& reader);
 void read_rdma(const FactReader& reader);
 void read_gpu(const FactReader& reader);
 void read_host(const FactReader& reader);
+void read_service(const FactReader& reader);
 void read_docker(const FactReader& reader);
 void read_model(const FactReader& reader);
 void read_deployment(const FactReader& reader);

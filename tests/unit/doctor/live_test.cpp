@@ -241,5 +241,40 @@ TEST(Live, AnEmptyAnswerIsOneClearError) {
   EXPECT_EQ(damaged, 1u);
 }
 
+// The lab's process profile: neither Docker nor systemd knows the ranks.
+TEST(Live, ARankThatIsAProcessIsTheService) {
+  ProbeCorpus corpus("cluster-64k");
+  Site site = corpus.site();
+  site.profile.engine_kind = EngineKind::kNative;
+  site.profile.native.service = "dsv41";
+  site.profile.container = {};
+  site.profile.host.supervisor = "process";
+  site.profile.host.hardware = "generic";
+  const auto said = [&](const std::string& process, const std::string& guard, const std::string& rule) {
+    for (const char* node : {"node1", "node2", "node3"}) {
+      corpus.dump(node).commands["service-process"] = {0, process, {}};
+      corpus.dump(node).commands["guard"] = {0, guard, {}};
+    }
+    std::string text;
+    for (const Finding& finding : diagnose_live(site, corpus.answers(), {})) {
+      if (finding.rule == rule && finding.where == "node1") text += finding.evidence;
+    }
+    return text;
+  };
+  const std::string watching = "state=watching\nphase=steady\nalive=1";
+  EXPECT_EQ(said("running 4711", watching, "service.running"), "");
+  EXPECT_EQ(said("running 4711", watching, "service.guard"), "");
+  EXPECT_EQ(said("running 4711", watching, "service.ports"), "") << "the ports in use are its own";
+  EXPECT_EQ(said("running 4711", watching, "memory.events"), "");
+  EXPECT_EQ(said("running 4711", "", "service.guard"),
+            "the service runs, but its memory guard dsv41-memguard is not there");
+  EXPECT_EQ(said("running 4711", "state=watching\nalive=0", "service.guard"),
+            "the service runs, but its memory guard dsv41-memguard is gone; its last state was watching");
+  EXPECT_EQ(said("ended 4711", watching, "service.running"), "the rank's process 4711 has ended");
+  EXPECT_EQ(said("absent", "", "service.running"), "the rank's process is not there");
+  EXPECT_EQ(said("absent", "", "service.guard"), "");
+  EXPECT_NE(said("absent", "", "service.ports"), "") << "somebody holds the port, and it is not the service";
+}
+
 }  // namespace
 }  // namespace spark::ops

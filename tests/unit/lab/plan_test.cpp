@@ -19,6 +19,7 @@
 #include "ops/lab/state.h"
 #include "ops/lab/texts.h"
 #include "ops/site/site.h"
+#include "unit/temporary_folder.h"
 
 namespace spark::ops {
 namespace {
@@ -31,12 +32,8 @@ LabPlan plan_of(int64_t nodes) {
 
 class LabFolder : public testing::Test {
  protected:
-  LabFolder() {
-    std::string pattern = fs::temp_directory_path() / "spark-lab-test-XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~LabFolder() override { fs::remove_all(folder_); }
-  fs::path folder_;
+  test::TemporaryFolder temporary_;
+  fs::path folder_ = temporary_.path();
 };
 
 TEST(LabPlan, TriangleAndRingHaveTwoStripesPerCable) {

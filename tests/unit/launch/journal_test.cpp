@@ -9,6 +9,7 @@
 #include "common/file.h"
 #include "ops/launch/planner.h"
 #include "ops/launch/run_state.h"
+#include "unit/temporary_folder.h"
 
 namespace spark::ops {
 namespace {
@@ -17,12 +18,8 @@ namespace fs = std::filesystem;
 
 class JournalTest : public testing::Test {
  protected:
-  JournalTest() {
-    std::string pattern = fs::temp_directory_path() / "spark-journal-XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~JournalTest() override { fs::remove_all(folder_); }
-  std::string folder_;
+  test::TemporaryFolder temporary_;
+  std::string folder_ = temporary_.path();
 };
 
 ClusterSituation three_nodes(bool running) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "common/file.h"
+#include "unit/temporary_folder.h"
 
 namespace spark::ops {
 namespace {
@@ -59,9 +60,8 @@ TEST(LogShipping, AUnitsCursorIsTheJournals) {
 }
 
 TEST(LogShipping, TheRingIsBounded) {
-  std::string pattern = fs::temp_directory_path() / "spark-ring-XXXXXX";
-  const LogRing ring{
-      .folder = std::string(::mkdtemp(pattern.data())) + "/logs", .max_bytes = 100, .files = 3};
+  const test::TemporaryFolder folder;
+  const LogRing ring{.folder = folder / "logs", .max_bytes = 100, .files = 3};
   for (int i = 0; i < 30; ++i)
     append_to_ring(ring, "node1", "line " + std::to_string(1000 + i) + " of thirty bytes....\n");
   size_t files = 0;

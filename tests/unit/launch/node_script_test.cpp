@@ -2,8 +2,10 @@
 // guard: what is called, in which order, and what is refused.
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "common/file.h"
 #include "common/process.h"
@@ -18,6 +20,28 @@ constexpr const char* kFakeGuard = R"sh(
 case $1 in
 status) [ -f "$S/guard" ] && cat "$S/guard" ;;
 switch) echo "guard switch" >>"$S/calls"; sed -i 's/^phase=.*/phase=steady/' "$S/guard" ;;
+esac
+)sh";
+
+// Beside a process: it waits for the pid file, and leaves when that process has ended.
+constexpr const char* kFakeProcessGuard = R"sh(
+pid=
+[ ! -s "$S/spark-launch/svc.pid" ] || read -r pid <"$S/spark-launch/svc.pid"
+case $1 in
+status)
+  [ -f "$S/guard" ] || exit 1
+  if [ -n "$pid" ] && grep -qs . "/proc/$pid/cmdline"; then # a dead child that nobody has waited for has none
+    sed -i 's/^state=.*/state=watching/' "$S/guard"
+  elif grep -q watching "$S/guard"; then
+    rm -f "$S/guard"
+    exit 1
+  fi
+  cat "$S/guard" ;;
+switch) sed -i 's/^phase=.*/phase=steady/' "$S/guard" ;;
+*) printf 'state=waiting\nsamples=1\nphase=startup\nthreshold_kib=5242880\ninterval_ms=250\navailable_kib=9999999\nguard_pid=%s\n' $$ >"$S/guard.new"
+  mv "$S/guard.new" "$S/guard"
+  trap 'rm -f "$S/guard"; exit 0' TERM
+  while [ -f "$S/guard" ]; do sleep 0.05; done ;;
 esac
 )sh";
 
@@ -39,10 +63,13 @@ verb=$1
 for last; do :; done
 unit=${last%.service}
 case $verb in
+daemon-reload) echo "systemctl daemon-reload" >>"$S/calls" ;;
+start) echo "systemctl start $unit" >>"$S/calls"; echo active >"$S/unit.$unit"; "$S/watch" ;;
 show)
+  case $* in *FragmentPath*) [ ! -e "$S/transient" ] || echo "$S/transient"; exit 0 ;; esac
   state=inactive load=not-found
   [ ! -f "$S/unit.$unit" ] || { state=$(cat "$S/unit.$unit"); load=loaded; }
-  printf 'LoadState=%s\nActiveState=%s\nMainPID=42\nExecMainStatus=0\n' "$load" "$state" ;;
+  printf 'LoadState=%s\nActiveState=%s\nMainPID=%s\nExecMainStatus=0\n' "$load" "$state" "$(cat "$S/pid" 2>/dev/null || echo 42)" ;;
 stop | kill)
   echo "systemctl $verb $unit" >>"$S/calls"
   rm -f "$S/guard"
@@ -115,10 +142,42 @@ class NodeScript : public testing::Test {
 
   ProcessResult run(StepKind kind, std::map<std::string, std::string> parameters = {}) {
     fs::remove(folder_ + "/calls");
-    return run_process({"sh"},
-                       {.input = step_script(launch_, {kind, "node2", std::move(parameters)}, context_),
-                        .environment = {"PATH=" + folder_ + "/bin:/usr/bin:/bin", "HOME=" + folder_},
-                        .timeout_s = 60});
+    std::string script = step_script(launch_, {kind, "node2", std::move(parameters)}, context_);
+    for (const std::string place :
+         {"/run/spark-launch", "/run/systemd/system", "/run/spark-guard", "/var/log/spark"}) {
+      const std::string here = folder_ + place.substr(place.rfind('/'));
+      for (size_t at = 0; (at = script.find(place, at)) != std::string::npos; at += here.size())
+        script.replace(at, place.size(), here);
+    }
+    return run_process({"sh"}, {.input = std::move(script),
+                                .environment = {"PATH=" + folder_ + "/bin:/usr/bin:/bin", "HOME=" + folder_,
+                                                "XDG_RUNTIME_DIR=" + folder_},
+                                .timeout_s = 60});
+  }
+  // Arms and launches; the process's id.
+  std::string launch_process() {
+    expect_done(StepKind::kArm);
+    const ProcessResult launched = run(StepKind::kLaunch);
+    EXPECT_EQ(launched.exit_code, 0) << launched.error;
+    return read_values(launched.output)["id"];
+  }
+  void use_process(std::vector<std::string> command) {
+    program("checkout/bin/spark-guard", kFakeProcessGuard);
+    launch_.runtime = LaunchRuntime::kProcess;
+    launch_.systemd = false;
+    launch_.command = std::move(command);
+  }
+  static bool lives(const std::string& pid) {
+    std::string line;
+    std::ifstream file("/proc/" + pid + "/cmdline");
+    return std::getline(file, line) && !line.empty();
+  }
+  std::vector<std::string> kept() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_ + "/spark-launch")) {
+      if (entry.is_directory()) names.push_back(entry.path().filename());
+    }
+    return names;
   }
   std::string calls() const {
     const std::string path = folder_ + "/calls";
@@ -207,6 +266,106 @@ TEST_F(NodeScript, ARetiredServiceComesBackGuarded) {
   EXPECT_EQ(calls(), "docker rename svc-pre-1 svc\nsystemd-run svc-memguard\ndocker start\n");
   EXPECT_EQ(container("svc"), "running old\n");
   expect_done(StepKind::kRestore, {{"backup", "svc-pre-1"}, {"start", "1"}});
+  EXPECT_EQ(calls(), "");
+}
+
+TEST_F(NodeScript, AReplacedProcessComesBackAsItWas) {
+  program("engine", "echo \"$MODE $*\" >>\"$S/ran\"\nwhile :; do sleep 0.1; done\n");
+  use_process({folder_ + "/engine", "--flag", "two  words"});
+  launch_.environment = {{"MODE", "a 'b'\nc"}};
+  const std::string first = launch_process();
+  expect_done(StepKind::kKeep, {{"backup", "svc-pre-1"}});
+  EXPECT_EQ(kept(), std::vector<std::string>{"svc-pre-1"});
+  EXPECT_TRUE(lives(first));
+  expect_done(StepKind::kDiscard, {{"backup", "svc-pre-1"}});
+  EXPECT_EQ(kept(), std::vector<std::string>{});
+  expect_done(StepKind::kKeep, {{"backup", "svc-pre-1"}});
+  expect_done(StepKind::kRetire, {{"backup", "svc-pre-1"}});
+  EXPECT_FALSE(lives(first));
+  EXPECT_EQ(kept(), std::vector<std::string>{"svc-pre-1"});
+  EXPECT_EQ(fs::status(folder_ + "/spark-launch/svc-pre-1").permissions(), fs::perms::owner_all)
+      << "an environment may hold a key";
+  expect_done(StepKind::kRetire, {{"backup", "svc-pre-1"}});
+  launch_.environment = {{"MODE", "new"}};
+  const std::string second = launch_process();
+  expect_done(StepKind::kRemove, {{"backup", "svc-pre-1"}, {"id", second}});
+  EXPECT_FALSE(lives(second));
+  expect_done(StepKind::kDisarm);
+  expect_done(StepKind::kRestore, {{"backup", "svc-pre-1"}, {"start", "1"}});
+  const std::string ran = "a 'b'\nc --flag two  words\n";
+  for (int i = 0; i < 100 && read_file(folder_ + "/ran").size() < 2 * ran.size() + 22; ++i) ::usleep(20'000);
+  EXPECT_EQ(read_file(folder_ + "/ran"), ran + "new --flag two  words\n" + ran);
+  const std::string third = read_file(folder_ + "/spark-launch/svc.pid");
+  expect_done(StepKind::kRestore, {{"backup", "svc-pre-1"}, {"start", "1"}});
+  expect_done(StepKind::kRemove, {{"backup", "svc-pre-1"}});
+  expect_done(StepKind::kRemove, {{"backup", "svc-pre-1"}, {"id", second}});
+  EXPECT_EQ(read_file(folder_ + "/spark-launch/svc.pid"), third) << "what was restored is not removed";
+  expect_done(StepKind::kSteady);
+  expect_done(StepKind::kStop);
+  EXPECT_FALSE(lives(third.substr(0, third.find('\n'))));
+  EXPECT_EQ(kept(), std::vector<std::string>{});
+}
+
+TEST_F(NodeScript, AProcessComesBackThoughItsProgramWasBuiltAnew) {
+  fs::copy_file("/bin/sleep", folder_ + "/engine");
+  use_process({folder_ + "/engine", "60"});
+  launch_process();
+  fs::remove(folder_ + "/engine");
+  program("engine", "exit 3\n");
+  for (const char* backup : {"svc-pre-1", "svc-pre-2"}) {  // the second time it runs from what was kept
+    expect_done(StepKind::kRetire, {{"backup", backup}});
+    EXPECT_TRUE(fs::exists(folder_ + "/spark-launch/" + backup + "/program"));
+    expect_done(StepKind::kArm);
+    run(StepKind::kLaunch);  // what it starts ends at once, before or after the guard has seen it
+    expect_done(StepKind::kRemove, {{"backup", backup}});
+    expect_done(StepKind::kDisarm);
+    expect_done(StepKind::kRestore, {{"backup", backup}, {"start", "1"}});
+    std::string pid = read_file(folder_ + "/spark-launch/svc.pid");
+    pid.pop_back();
+    EXPECT_EQ(fs::read_symlink("/proc/" + pid + "/exe"), folder_ + "/spark-launch/svc.kept/program");
+  }
+  // A retirement that was interrupted before it stopped anything, and one whose successor is there.
+  fs::create_directories(folder_ + "/spark-launch/svc-pre-3");
+  expect_done(StepKind::kRestore, {{"backup", "svc-pre-3"}});
+  EXPECT_EQ(kept(), std::vector<std::string>{"svc.kept"});
+  expect_done(StepKind::kRetire, {{"backup", "svc-pre-4"}});
+  expect_done(StepKind::kDiscard, {{"backup", "svc-pre-4"}});
+  EXPECT_EQ(kept(), std::vector<std::string>{});
+  const ProcessResult nothing = run(StepKind::kRestore, {{"backup", "svc-pre-4"}, {"start", "1"}});
+  EXPECT_EQ(read_values(nothing.output)["lost"], "1") << nothing.error;
+}
+
+TEST_F(NodeScript, AReplacedUnitComesBackAsItWas) {
+  use_unit();
+  fs::create_directories(folder_ + "/system");
+  const std::string file = "[Service]\nExecStart=@/proc/self/exe \"/opt/spark-engine\"\n";
+  write_file_atomic(folder_ + "/transient", file);
+  write_file_atomic(folder_ + "/pid", std::to_string(::getpid()));
+  expect_done(StepKind::kArm);
+  expect_done(StepKind::kLaunch);
+  expect_done(StepKind::kRetire, {{"backup", "svc-pre-1"}});
+  EXPECT_EQ(kept(), std::vector<std::string>{"svc-pre-1"});
+  expect_done(StepKind::kArm);
+  expect_done(StepKind::kLaunch);
+  expect_done(StepKind::kRemove, {{"backup", "svc-pre-1"}, {"id", "1"}});
+  expect_done(StepKind::kDisarm);
+  expect_done(StepKind::kRestore, {{"backup", "svc-pre-1"}, {"start", "1"}});
+  EXPECT_EQ(calls(), "systemd-run svc-memguard\nsystemctl daemon-reload\nsystemctl start svc\n");
+  EXPECT_EQ(read_file(folder_ + "/system/svc.service"), "# Kept by spark cluster start\n" + file);
+  expect_done(StepKind::kRemove, {{"backup", "svc-pre-1"}, {"id", "1"}});
+  EXPECT_EQ(calls(), "") << "what was restored is not removed";
+  expect_done(StepKind::kStop);
+  EXPECT_FALSE(fs::exists(folder_ + "/system/svc.service")) << "it would be in the way of the next start";
+  EXPECT_EQ(kept(), std::vector<std::string>{});
+  fs::create_directories(folder_ + "/spark-launch/svc-pre-7");
+  fs::create_directories(folder_ + "/spark-launch/other-pre-7");
+  EXPECT_EQ(read_values(run(StepKind::kPrune).output)["pruned"], "svc-pre-7");
+  EXPECT_EQ(kept(), std::vector<std::string>{"other-pre-7"});
+  // A unit of which there is no file is not stopped.
+  expect_done(StepKind::kArm);
+  expect_done(StepKind::kLaunch);
+  fs::remove(folder_ + "/transient");
+  expect_refused("it was not stopped", StepKind::kRetire, {{"backup", "svc-pre-2"}});
   EXPECT_EQ(calls(), "");
 }
 

@@ -11,6 +11,7 @@
 #include "ops/launch/preflight.h"
 #include "ops/launch/remote_actions.h"
 #include "ops/launch/sync.h"
+#include "unit/temporary_folder.h"
 
 namespace spark::ops {
 namespace {
@@ -223,6 +224,9 @@ TEST(Preflight, RefusesWhatOnlyAStartAsks) {
     EXPECT_TRUE(rules(false, false).contains(rule)) << rule;
   EXPECT_FALSE(rules(true, true).contains("start.exists"));
   EXPECT_FALSE(rules(true, true).contains("start.hold"));
+  look.unkeepable = "systemd names no file of it";
+  EXPECT_TRUE(rules(true, true).contains("start.restore"));
+  EXPECT_FALSE(rules(false, true).contains("start.restore"));
   look.commit = local.revision;
   look.origin = site.profile.deployment.repository;
   look.seen = "absent";
@@ -242,6 +246,18 @@ TEST(Sync, NeedsCleanCheckoutsOfTheOrigin) {
   dirty.changes = {" M config/cluster.json"};
   away.reached = false;
   for (const NodeLook& look : {absent, foreign, dirty, away}) EXPECT_EQ(judge_sync(site, {look}).size(), 1u);
+}
+
+TEST(Evidence, TheLastOnesStay) {
+  const test::TemporaryFolder folder;
+  for (const char* name : {"20260101T000000Z-svc", "20260102T000000Z-svc", "20260103T000000Z-svc",
+                           "20260101T000000Z-a-svc", "notes"})
+    std::filesystem::create_directories(folder / name);
+  const std::string newest = folder / "now-svc";
+  const std::vector<std::string> old = {folder / "20260101T000000Z-svc", folder / "20260102T000000Z-svc"};
+  EXPECT_EQ(old_evidence(newest, "svc", 1), old);
+  EXPECT_EQ(old_evidence(newest, "svc", 7), std::vector<std::string>{});
+  EXPECT_EQ(old_evidence(folder / "absent/now-svc", "svc", 0), std::vector<std::string>{});
 }
 
 TEST(Evidence, LiesBesideTheExperiment) {

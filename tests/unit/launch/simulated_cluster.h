@@ -45,6 +45,7 @@ class World : public StepActions {
   int parts = 0;
   std::string failing_step;  // id of a step that fails when it is performed
   bool claimed = false;
+  bool keeps = false;      // the ranks are processes or units
   int watched_faults = 0;  // moments at which something ran unguarded
 
   const std::map<std::string, SimNode>& nodes() const { return nodes_; }
@@ -56,7 +57,7 @@ class World : public StepActions {
       const auto found = it->second.containers.find("svc");
       const bool there = found != it->second.containers.end();
       cluster.nodes.push_back(
-          {it->first, it->first == "node1", there, there && found->second.running, "old"});
+          {it->first, it->first == "node1", there, there && found->second.running, "old", keeps});
     }
     return cluster;
   }
@@ -196,6 +197,8 @@ class World : public StepActions {
         return run_service(node);
       case StepKind::kFetch:
       case StepKind::kCheckout:
+      case StepKind::kPrune:
+      case StepKind::kKeep:
         return part();
     }
   }

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -14,25 +16,14 @@
 #include "common/hash.h"
 #include "common/process.h"
 #include "ops/probe/gather.h"
+#include "unit/temporary_folder.h"
 
 namespace spark::ops {
 namespace {
 
 namespace fs = std::filesystem;
 
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "spark-probe-test.XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+using Folder = test::TemporaryFolder;
 
 // Content, mode and modification time of everything below a folder.
 std::map<std::string, std::string> tree_of(const std::string& folder) {
@@ -201,6 +192,53 @@ TEST(Script, SecretsStayOnTheNode) {
   EXPECT_EQ(output.find("hunter2"), std::string::npos) << output;
   EXPECT_EQ(output.find("abc"), std::string::npos) << output;
   EXPECT_NE(output.find("MODE=1"), std::string::npos) << output;
+}
+
+TEST(Script, WhatDockerSaysOnceIsNotAskedAgain) {
+  const Folder folder;
+  link_tools(folder, {"sed", "cut", "cat", "grep", "id", "sleep", "sh", "timeout"});
+  const std::string log = folder / "asked";
+  const auto docker = [&](const std::string& profile_image, const char* running) {
+    write_program(folder / "docker",
+                  "echo \"$1 $2 $4\" >>" + log +
+                      "; case \"$1 $2\" in 'info --format') echo '{\"ContainersRunning\":" + running +
+                      ",\"ServerVersion\":\"20\"}' ;; 'image inspect') echo 'a warning' >&2; printf '[\\n "
+                      "{\\n  \"Id\": \"%s\"\\n }\\n]\\n' " +
+                      profile_image +
+                      " ;; 'container inspect') printf '[{\"Id\": \"c0ffee\", \"State\": {\"Running\": "
+                      "true}, \"Image\": \"sha256:aa\"}]\\n' ;; ps*) echo 'c0ffee i name' ;; esac");
+  };
+  const auto asked = [&] {
+    const std::string text = read_file(log);
+    fs::remove(log);
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  const ProbeRequest request{.container = "s", .service = "s", .image = "i:1"};
+  Faults faults;
+  docker("sha256:aa", "1");
+  ProbeDump dump = run_with_path(folder.path(), request, faults);
+  EXPECT_TRUE(faults.empty());
+  EXPECT_EQ(asked(), 4) << "info, ps, the image, the container: which has this very image";
+  EXPECT_EQ(dump.command("container-image")->output, dump.command("image")->output);
+  EXPECT_EQ(dump.command("image")->error, "a warning");
+  EXPECT_EQ(read_facts(dump, faults).docker.container_image->id, "sha256:aa");
+  EXPECT_EQ(read_facts(dump, faults).docker.running.size(), 1U);
+  docker("sha256:bb", "0");
+  dump = run_with_path(folder.path(), request, faults);
+  EXPECT_EQ(asked(), 4) << "info, no ps, both images, the container";
+  EXPECT_EQ(dump.command("docker-containers")->output, "");
+  EXPECT_TRUE(faults.empty());
+}
+
+TEST(Script, AProcessAndItsGuardAreFound) {
+  const std::string service = "spark-probe-test-" + std::to_string(::getpid());
+  const ProbeRequest request{.service = service, .runtime = "process"};
+  const NodeAnswer answer = probe_here("here", request);
+  ASSERT_TRUE(answer.facts.service.process) << answer.facts.why("service-process");
+  EXPECT_FALSE(answer.facts.service.process->recorded);
+  ASSERT_TRUE(answer.facts.service.guard) << answer.facts.why("guard");
+  EXPECT_TRUE(answer.facts.service.guard->empty());
+  EXPECT_FALSE(answer.facts.service.guarded());
 }
 
 TEST(Record, RefusesPathsThatLeaveTheFolder) {
