@@ -35,6 +35,7 @@ enum class Scratch : uint8_t {
   kExpertScales,
   kExpertXScales,
   kExpertDone,
+  kExpertCalls,
   kExpertOutputs,
   kExpertArrivals,
   kSharedGate,
@@ -406,6 +407,8 @@ class Backend final : public CudaBackend {
     // Room for either form: plain codes, or blocks of codes and scales.
     work.codes = scratch<uint8_t>(Scratch::kExpertCodes, most * stride / 128 * kRowBlockBytes);
     work.item_done = scratch<uint32_t>(Scratch::kExpertDone, most);
+    work.shared_done = scratch<uint32_t>(Scratch::kExpertCalls, 64);
+    work.shared_wanted = work.shared_done + 32;  // another line of the cache
     work.scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 32);
     const bool stream = expert_stream_fits(limits_, args, bank);
     if (!stream) {
@@ -417,7 +420,7 @@ class Backend final : public CudaBackend {
 
     // The router may run in the launch that makes the work list.
     std::optional<RouteArgs> route;
-    if (waiting_.route && waiting_.route->ids == args.ids && waiting_.route->weights == args.weights &&
+    if (!stream && waiting_.route && waiting_.route->ids == args.ids && waiting_.route->weights == args.weights &&
         waiting_.route->top_k == args.top_k && args.step.rows <= kRoutedPlanRows) {
       route = std::exchange(waiting_.route, std::nullopt);
     }
@@ -440,17 +443,21 @@ class Backend final : public CudaBackend {
     linear_on(
         side,
         {.rows = args.step.rows, .x_q = t, .weight = &args.shared->w2, .y = shared, .y_stride = args.hidden});
+    if (stream) launch_expert_shared_done(side(), work);
 
     for (int first = 0; first < args.step.rows; first += kMaxLinearRows) {
       const int count = std::min(kMaxLinearRows, args.step.rows - first);
-      launch_expert_plan(main(), args, first, count, bank.experts, work, route ? &*route : nullptr);
+      if (!stream || expert_stream_needs_list(args, count))
+        launch_expert_plan(main(), args, first, count, bank.experts, work, route ? &*route : nullptr);
       const uint16_t* shared_rows = shared + int64_t{first} * args.hidden;
       if (stream) {
-        // Few rows: what runs beside is done when the router is, and a join costs less here than behind,
-        // where it would keep the next kernel from starting early.
-        if (count <= kDirectRows) join();
+#ifdef SPARK_LAB
+        if (getenv("LAB_JOIN") != nullptr && count <= kDirectRows) join();
+#endif
         launch_expert_stream(main(), args, first, count, bank, work);
-        join(shared_side_);
+#ifdef SPARK_LAB
+        if (getenv("LAB_JOIN2") != nullptr) join(shared_side_);
+#endif
         launch_expert_combine(main(), args, first, count, work, shared_rows);
         continue;
       }
@@ -746,7 +753,8 @@ class Backend final : public CudaBackend {
                                       : launch_linear_fp4(where(), args, w);
     }
     const bool codes = w.layout == Layout::kFp8;
-    const LinearShape shape = {.rows = w.rows, .cols = w.cols, .activation_bytes = codes ? 1 : 2};
+    const LinearShape shape = {.rows = w.rows, .cols = w.cols, .activation_bytes = codes ? 1 : 2,
+                               .weight_bytes = w.layout == Layout::kBf16 ? 2 : 1};
     const bool direct = codes && !limits_.block_scaled_mma && args.rows <= kDirectRows &&
                         plan_direct(shape, split_linear(shape), limits_).has_value();
     // The quantiser of these rows may run inside the streaming product.
@@ -779,7 +787,15 @@ class Backend final : public CudaBackend {
              : codes                           ? launch_stream_fp8
              : w.layout == Layout::kPacked     ? launch_stream_packed
                                                : launch_stream_bf16,
-             codes && !limits_.block_scaled_mma ? launch_direct_fp8 : nullptr, aim);
+             limits_.block_scaled_mma        ? nullptr
+             : codes                         ? launch_direct_fp8
+             : w.layout == Layout::kBf16
+#ifdef SPARK_LAB
+               && getenv("LAB_STREAMROUTER") == nullptr
+#endif
+             ? launch_direct_bf16
+                                             : nullptr,
+             aim);
   }
 
   struct Buffer {

@@ -17,6 +17,7 @@ template <class Format, int kChunk>
 __global__ void __launch_bounds__(kDirectThreads, 2)
     direct_gemm_kernel(const __grid_constant__ StreamGemmParams p) {
   constexpr int kWarps = kDirectThreads / 32;
+  constexpr int kPieces = Format::kBlockBytes / kTileBytes;
   SPARK_DYNAMIC_SHARED(uint8_t, shared);  // partial sums, then every warp's scales and weights
   launch_dependents();
   const uint8_t* const weight_tiles = blockIdx.y == 0 ? p.tiles : p.second_tiles;
@@ -55,8 +56,11 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
     uint8_t* to = weights + c * (kChunk * Format::kBlockBytes);
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
-      copy_async_16(to + i * Format::kBlockBytes, i < count ? from + i * Format::kBlockBytes : tiles,
-                    i < count);
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+        const int at = i * Format::kBlockBytes + piece * kTileBytes;
+        copy_async_16(to + at, i < count ? from + at : tiles, i < count);
+      }
     }
     copy_async_commit();
   }
@@ -64,7 +68,7 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
   const auto weight_scale_of = [&](int c) {
     int first = 0;
     const int count = chunk_of(c, first);
-    return lane < count ? ue8m0_to_float(
+    return Format::kWeightScale && lane < count ? ue8m0_to_float(
                               __ldg(weight_scales + static_cast<size_t>(tile / 2) * p.blocks + first + lane))
                         : 0.0f;
   };
@@ -129,9 +133,13 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
       const uint8_t* from = weights + c * (kChunk * Format::kBlockBytes);
 #pragma unroll
       for (int b = 0; b < kChunk; ++b) {
-        const uint4 word = *reinterpret_cast<const uint4*>(from + b * Format::kBlockBytes);
         uint32_t a[8];
-        Format::operand(word, a);
+        Format::operand(Format::read(from - lane * 16 + b * Format::kBlockBytes, lane), a);
+        if constexpr (!Format::kWeightScale) {
+          mma_bf16(sum, a[0], a[1], a[2], a[3], x[b].x, x[b].y);
+          mma_bf16(sum, a[4], a[5], a[6], a[7], x[b].z, x[b].w);
+          continue;
+        }
         const float weight_scale = __shfl_sync(~0u, scale_lane, b);
         float d[4] = {};
         if constexpr (Format::kCodes) {
