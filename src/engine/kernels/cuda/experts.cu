@@ -1,13 +1,13 @@
-// The routed experts as two launches, gate/up with the fused activation and down with the fixed-order combine, for
-// devices or shapes that the streaming kernel (experts_stream.cu) has no room for.
+// The routed experts as two launches, gate/up with the fused activation and down with the fixed-order
+// combine, for devices or shapes that the streaming kernel (experts_stream.cu) has no room for.
 //
-// Gate and up of 32 columns meet in one block, which applies the clamps, the routing weight and the quantiser and
-// leaves codes for the down projection. Both kernels are persistent: as many blocks as multiprocessors hold, each
-// with an equal run of units of work. The order of assignments inside an item changes nothing: columns of the
-// matrix instruction are independent.
+// Gate and up of 32 columns meet in one block, which applies the clamps, the routing weight and the quantiser
+// and leaves codes for the down projection. Both kernels are persistent: as many blocks as multiprocessors
+// hold, each with an equal run of units of work. The order of assignments inside an item changes nothing:
+// columns of the matrix instruction are independent.
+#include "engine/kernels/cuda/experts_parts.cuh"
 #include "engine/kernels/cuda/fp4_step.cuh"
 #include "engine/kernels/cuda/launch.h"
-#include "engine/kernels/cuda/swiglu.cuh"
 
 namespace spark::engine::cuda {
 namespace {
@@ -225,17 +225,8 @@ __global__ void __launch_bounds__(32 * kUpWarps, 1) gate_up_kernel(const __grid_
       a += half[(shard * kExpertRows + m) * 64 + lane];
       b += half[(shard * kExpertRows + m) * 64 + 32 + lane];
     }
-    a = round_to_bf16(a * kFp4EmbedScale);
-    b = round_to_bf16(b * kFp4EmbedScale);
-    const float v = round_to_bf16(weight * clamped_swiglu(a, b, p.limit));
-    const uint32_t scale = fp8_block_scale(group_amax<32>(v));
-    const int64_t position = item.first + m;
-    p.work.codes[position * p.codes_stride + column_of_unit * 32 + lane] =
-        static_cast<uint8_t>(fp8_block_code(v, scale));
-    uint8_t* scales_at = p.work.scales + position * (p.codes_stride / 32) + column_of_unit;
-    // Behind the last block: whatever other shapes left there must read as zero.
-    const bool behind = column_of_unit == p.column_blocks - 1 && column_of_unit + lane < p.codes_stride / 32;
-    if (lane == 0 || behind) scales_at[lane] = static_cast<uint8_t>(lane == 0 ? scale : 0u);
+    const ExpertCode code = expert_code(a * kFp4EmbedScale, b * kFp4EmbedScale, weight, p.limit);
+    store_expert_code(p.work, code, item.first + m, p.codes_stride, column_of_unit, p.column_blocks);
   }
 }
 
@@ -268,35 +259,12 @@ constexpr int kDownRingBytes = ExpertPlace<1>::kBytes * kDownPlaces;
 // Adds the rows' expert outputs of 32 channels and the shared expert's: a lane takes four channels of every
 // fourth row.
 __device__ __forceinline__ void combine_channels(const DownParams& p, int group) {
-  constexpr int kSlots = 8;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int64_t channel = static_cast<int64_t>(group) * kDownChannels + (lane & 7) * 4;
   if (channel >= p.hidden) return;
   for (int row = lane >> 3; row < p.rows; row += 4) {
-    const int64_t at = static_cast<int64_t>(row) * p.hidden + channel;
-    const uint2 last = *reinterpret_cast<const uint2*>(p.shared_expert + at);
-    float total[4] = {};
-    for (int k0 = 0; k0 < p.top_k; k0 += kSlots) {
-      uint2 v[kSlots];
-#pragma unroll
-      for (int k = 0; k < kSlots; ++k) {
-        v[k] = make_uint2(0, 0);
-        if (k0 + k < p.top_k) {
-          v[k] = load_shared_by_blocks(reinterpret_cast<const uint2*>(
-              p.work.outputs + (static_cast<int64_t>(row) * p.top_k + k0 + k) * p.hidden + channel));
-        }
-      }
-#pragma unroll
-      for (int k = 0; k < kSlots; ++k) {
-        if (k0 + k >= p.top_k) break;
-        total[0] += bf16_low(v[k].x), total[1] += bf16_high(v[k].x);
-        total[2] += bf16_low(v[k].y), total[3] += bf16_high(v[k].y);
-      }
-    }
-    if (p.sequence[row] < 0) continue;
-    *reinterpret_cast<uint2*>(p.y + at) =
-        make_uint2(pack_bf16(total[0] + bf16_low(last.x), total[1] + bf16_high(last.x)),
-                   pack_bf16(total[2] + bf16_low(last.y), total[3] + bf16_high(last.y)));
+    if (p.sequence[row] >= 0)
+      add_experts(p.work.outputs, p.shared_expert, row, channel, p.hidden, p.top_k, p.y);
   }
 }
 

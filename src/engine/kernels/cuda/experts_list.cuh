@@ -3,31 +3,16 @@
 
 #include "engine/kernels/cuda/device.cuh"
 #include "engine/kernels/cuda/launch.h"
+#include "engine/kernels/cuda/plan/expert_schedule.h"
 
 namespace spark::engine::cuda {
-
-#ifdef SPARK_LAB
-static __device__ unsigned long long* lab_stamps = nullptr;
-__device__ __forceinline__ void lab_stamp(int what) {
-  unsigned long long now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  if (lab_stamps != nullptr) lab_stamps[blockIdx.x * 32 + what] = now;
-}
-#define LAB_STAMP(cond, what) \
-  if (cond) lab_stamp(what)
-#define LAB_MODE(bit) ((p.lab & bit) == 0)
-#else
-#define LAB_STAMP(cond, what)
-#define LAB_MODE(bit) true
-#endif
-
 
 // What every warp knows of an item.
 struct alignas(8) StreamItem {
   uint16_t expert;
   uint16_t rows;
-  uint16_t first;              // in the sorted assignments
-  uint8_t row[kExpertRows];    // of the launch; the first one's where there is none
+  uint16_t first;            // in the sorted assignments
+  uint8_t row[kExpertRows];  // of the launch; the first one's where there is none
 };
 static_assert(sizeof(StreamItem) == 8);
 
@@ -44,6 +29,7 @@ struct ListInputs {
   const float* weights;
   int rows;
   int top_k;
+  SmallDivisor by_top_k;
   int experts;
 };
 
@@ -60,12 +46,11 @@ __device__ __forceinline__ int list_experts(const ListInputs& in, const StreamLi
   const int warp = static_cast<int>(threadIdx.x >> 5), warps = static_cast<int>(blockDim.x >> 5);
   const int count = in.rows * in.top_k;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
-    const int expert = in.ids[i], sequence = in.sequence[i / in.top_k];
+    const int expert = in.ids[i], sequence = in.sequence[in.by_top_k.quotient(static_cast<uint32_t>(i))];
     weights[i] = in.weights[i];
     chosen[i] = sequence >= 0 && expert < in.experts ? expert : -1;
   }
   __syncthreads();
-  LAB_STAMP(threadIdx.x == 0, 25);
   for (int i = warp; i < count; i += warps) {
     const int expert = chosen[i];
     // Assignments of lower experts, of this one, and of this one with a lower number.
@@ -85,7 +70,6 @@ __device__ __forceinline__ int list_experts(const ListInputs& in, const StreamLi
     }
   }
   __syncthreads();
-  LAB_STAMP(threadIdx.x == 0, 26);
   int items = 0;
   for (int j0 = 0; j0 < count; j0 += 32)
     items += __popc(__ballot_sync(~0u, j0 + lane < count && leads[j0 + lane] >= 0));
@@ -97,9 +81,8 @@ __device__ __forceinline__ int list_experts(const ListInputs& in, const StreamLi
       const int lead = j0 + lane < count ? leads[j0 + lane] : -1;
       item += __popc(__ballot_sync(~0u, lead >= 0 && lead < expert));
     }
-    const int row = i / in.top_k;
-    const int rank =
-        __popc(__ballot_sync(~0u, lane < in.top_k && chosen[row * in.top_k + lane] < expert));
+    const auto row = static_cast<int>(in.by_top_k.quotient(static_cast<uint32_t>(i)));
+    const int rank = __popc(__ballot_sync(~0u, lane < in.top_k && chosen[row * in.top_k + lane] < expert));
     if (lane != 0) continue;
     const int lower = static_cast<int>(places[i] >> 20), same = static_cast<int>(places[i] >> 10 & 1023u),
               before = static_cast<int>(places[i] & 1023u);
@@ -126,7 +109,8 @@ __device__ __forceinline__ int read_list(const ExpertWorkspace& work, const Stre
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
     const ExpertItem item = work.items[i];
     const int2 rows = reinterpret_cast<const int2*>(work.item_row)[i];
-    list.items[i] = {static_cast<uint16_t>(item.expert), static_cast<uint16_t>(item.count),
+    list.items[i] = {static_cast<uint16_t>(item.expert),
+                     static_cast<uint16_t>(item.count),
                      static_cast<uint16_t>(item.first),
                      {static_cast<uint8_t>(rows.x), static_cast<uint8_t>(rows.y < 0 ? rows.x : rows.y)}};
     list.destinations[i] = work.destination[i];

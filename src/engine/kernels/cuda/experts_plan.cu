@@ -1,6 +1,6 @@
-// The work list of the routed experts: assignments (row, slot) sorted by expert, up to kExpertRows of one expert an
-// item; the weights of an expert with more are read again, from L2. (The streaming kernel makes the list of few
-// rows itself, see experts_list.cuh.)
+// The work list of the routed experts: assignments (row, slot) sorted by expert, up to kExpertRows of one
+// expert an item; the weights of an expert with more are read again, from L2. (The streaming kernel makes the
+// list of few rows itself, see experts_list.cuh.)
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda/route.cuh"
 

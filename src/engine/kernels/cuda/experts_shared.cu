@@ -1,4 +1,4 @@
-// The shared expert's activation, between its products, and the word that it is complete.
+// The shared expert's activation, between its products.
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda/swiglu.cuh"
 
@@ -22,17 +22,7 @@ __global__ void swiglu_kernel(const uint16_t* gate, const uint16_t* up, int64_t 
   if (lane == 0) scales[block] = static_cast<uint8_t>(scale);
 }
 
-__global__ void shared_done_kernel(uint32_t* count) {
-  launch_dependents();
-  wait_for_inputs();
-  if (threadIdx.x == 0) add_release(count);
-}
-
 }  // namespace
-
-void launch_expert_shared_done(const Launch& on, const ExpertWorkspace& work) {
-  launch_kernel(on, shared_done_kernel, dim3(1), 32, 0, 1, work.shared_done);
-}
 
 void launch_swiglu_quantise(const Launch& on, const uint16_t* gate, const uint16_t* up, int rows,
                             int64_t width, float limit, const QuantisedRows& out) {

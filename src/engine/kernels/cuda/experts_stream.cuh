@@ -3,17 +3,21 @@
 #pragma once
 
 #include "engine/kernels/cuda/experts_list.cuh"
+#include "engine/kernels/cuda/experts_parts.cuh"
 #include "engine/kernels/cuda/fp4_step.cuh"
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda/plan/expert_schedule.h"
-#include "engine/kernels/cuda/swiglu.cuh"
 
 namespace spark::engine::cuda {
 
-constexpr int kTransferStages = 4;                                    // of down; of gate and up half as many
-constexpr int kTransferBytes = kTransferStages * fp4_stage_bytes(1);  // 256 columns of down
+constexpr int kUpStepBytes = 2 * fp4_stage_bytes(2);  // 128 columns of gate and up
+constexpr int kDownStageBytes = fp4_stage_bytes(1);   // 64 of down
+constexpr int kUpStepStages = kUpStepBytes / kDownStageBytes;
+constexpr int kTransferStages = 4;  // what is copied at once: a step of gate and up, two of down
+constexpr int kTransferBytes = kTransferStages * kDownStageBytes;
+static_assert(kUpStepStages == kTransferStages);
 constexpr int kHalves = 2;  // of the partial sums, and of the activations of down
-static_assert(kTransferBytes == 2 * fp4_stage_bytes(2), "128 columns of gate and up");
+static_assert(fp4_stage_bytes(2) == 2 * kDownStageBytes);
 
 struct ExpertStreamParams {
   const uint8_t* gate_up;
@@ -22,24 +26,23 @@ struct ExpertStreamParams {
   size_t down_bytes;
   const uint8_t* x_codes;
   const uint8_t* x_scales;
-  bool counts_shared;  // the first launch of a call
   bool listed;  // the work list is in the workspace; else it is made from `inputs`
   ListInputs inputs;
-#ifdef SPARK_LAB
-  int lab;
-#endif
   int hidden;
   int up_steps;       // 128 columns of the hidden width each
   int column_blocks;  // 32 columns of the width each
   int down_steps;     // 128 columns of the width each
   int down_stages;    // 64
   int channel_groups;
-  int slots;  // of a ring
+  SmallDivisor ups;    // units of gate and up of an item
+  SmallDivisor downs;  // units of down of an item
+  int set_groups;      // channel groups of a unit of down, one a warp
+  int slots;           // of a ring
   float limit;
   // Where things lie in shared memory.
-  int rows_at;  // the rows of a round of down: [half][item][row], as FP16
+  int rows_at;  // the rows of units of down: [half][row], as FP16
   int zeros_at;
-  int row_scales_at;  // [half][item][row][down_steps][4]
+  int row_scales_at;  // [half][row][down_steps][4]
   int partial_at;
   int units_at;
   int items_at;
@@ -49,20 +52,18 @@ struct ExpertStreamParams {
   ExpertWorkspace work;
 };
 
-// What the block's warps do together: a unit of gate and up, or a round of down.
+// A unit of the block's work.
 struct alignas(16) StreamUnit {
-  const uint8_t* weights;  // of the first stage of the unit, or of the round's first unit
-  const uint8_t* second;   // of a round: of the first stage of the second item
-  uint16_t item;           // of a round: the first one
-  uint16_t part;           // columns, or the first unit's channels
-  uint16_t of_first;       // units of the round that belong to the first item
-  uint16_t count;          // units of the round; 0: gate and up
+  const uint8_t* weights;  // of its first stage
+  uint16_t item;
+  uint16_t part;
+  uint32_t down;
 };
-static_assert(sizeof(StreamUnit) == 32);
+static_assert(sizeof(StreamUnit) == 16);
 
-// Two stages of the weights at `at` into the tiles' sums. `operand(block)` gives the lane's codes of one of the
-// four blocks as FP16, zero where the block is not the lane's column; `scales`: of the lane's two blocks. Not
-// `whole`: the second stage does not exist, and what lies there is stale.
+// Two stages of the weights at `at` into the tiles' sums. `operand(block)` gives the lane's codes of one of
+// the four blocks as FP16, zero where the block is not the lane's column; `scales`: of the lane's two blocks.
+// Not `whole`: the second stage does not exist, and what lies there is stale.
 template <int kMatrices, class Operand>
 __device__ __forceinline__ void multiply_stages(float (&sum)[kMatrices * 2][2], const uint8_t* at,
                                                 const Operand& operand, const float2& scales, bool whole) {
@@ -108,7 +109,7 @@ __device__ __forceinline__ void join_shards(const ExpertStreamParams& p, const S
   int done = 0;
   for (int n = 0; n < unit_count; ++n) {
     const StreamUnit unit = units[n];
-    if (unit.count != 0) continue;
+    if (unit.down != 0) continue;
     const StreamItem item = list.items[unit.item];
     const int column = unit.part;
     const int half = done & 1;
@@ -129,16 +130,13 @@ __device__ __forceinline__ void join_shards(const ExpertStreamParams& p, const S
 #pragma unroll
     for (int m = 0; m < kExpertRows; ++m) {
       if (m >= item.rows) break;
-      const float gate = round_to_bf16(a[m] * kFp4EmbedScale);
-      const float up = round_to_bf16(b[m] * kFp4EmbedScale);
-      const float weight = list.weights[unit.item * kExpertRows + m];
-      const float v = round_to_bf16(weight * clamped_swiglu(gate, up, p.limit));
-      const uint32_t scale = fp8_block_scale(group_amax<32>(v));
+      const ExpertCode code = expert_code(a[m] * kFp4EmbedScale, b[m] * kFp4EmbedScale,
+                                          list.weights[unit.item * kExpertRows + m], p.limit);
       uint8_t* row = p.work.codes + static_cast<size_t>(item.first + m) * position_bytes +
                      static_cast<size_t>(column >> 2) * kRowBlockBytes;
-      row[(column & 3) * 32 + lane] = static_cast<uint8_t>(fp8_block_code(v, scale));
+      row[(column & 3) * 32 + lane] = code.code;
       float* scales = reinterpret_cast<float*>(row + 128);
-      if (lane == 0) scales[column & 3] = __uint_as_float(scale << 23);
+      if (lane == 0) scales[column & 3] = __uint_as_float(code.scale << 23);
       if (column == p.column_blocks - 1) {
         // Behind the last block: what others left there must read as zero.
         for (int behind = (column & 3) + 1; behind < 4; ++behind) {
@@ -152,7 +150,7 @@ __device__ __forceinline__ void join_shards(const ExpertStreamParams& p, const S
   }
 }
 
-// Brings the rows of the block's rounds of down into shared memory as FP16, each when its items are complete.
+// Brings the rows of the block's units of down into shared memory as FP16, each when its item is complete.
 __device__ __forceinline__ void stage_rows(const ExpertStreamParams& p, const StreamList& list,
                                            const StreamUnit* units, int unit_count, uint8_t* shared,
                                            uint64_t* full, uint64_t* empty) {
@@ -162,30 +160,28 @@ __device__ __forceinline__ void stage_rows(const ExpertStreamParams& p, const St
   int done = 0;
   for (int n = 0; n < unit_count; ++n) {
     const StreamUnit unit = units[n];
-    if (unit.count == 0) continue;
+    if (unit.down == 0) continue;
+    const StreamItem item = list.items[unit.item];
     const int half = done & 1;
     if (done >= kHalves) barrier_wait(empty + half, (static_cast<uint32_t>(done >> 1) & 1) ^ 1);
     ++done;
-    for (int second = 0; second < (unit.of_first < unit.count ? 2 : 1); ++second) {
-      const int index = unit.item + second;
-      const StreamItem item = list.items[index];
-      while (load_acquire(p.work.item_done + index) < static_cast<uint32_t>(p.column_blocks)) pause_thread();
-      const int place = (half * 2 + second) * kExpertRows;
-      for (int i = lane; i < item.rows * pieces; i += 32) {
-        const int r = i >= pieces ? 1 : 0;
-        const int piece = i - r * pieces;
-        const uint8_t* from = p.work.codes + static_cast<size_t>(item.first + r) * position_bytes +
-                              (piece >> 3) * kRowBlockBytes;
-        const uint4 codes = load_shared_by_blocks(reinterpret_cast<const uint4*>(from + (piece & 7) * 16));
-        uint4* to = reinterpret_cast<uint4*>(shared + p.rows_at + ((place + r) * pieces + piece) * 32);
-        to[0] = make_uint4(e4m3x2_to_half2(codes.x), e4m3x2_to_half2(codes.x >> 16),
-                           e4m3x2_to_half2(codes.y), e4m3x2_to_half2(codes.y >> 16));
-        to[1] = make_uint4(e4m3x2_to_half2(codes.z), e4m3x2_to_half2(codes.z >> 16),
-                           e4m3x2_to_half2(codes.w), e4m3x2_to_half2(codes.w >> 16));
-        if ((piece & 7) == 0) {
-          reinterpret_cast<float4*>(shared + p.row_scales_at)[(place + r) * p.down_steps + (piece >> 3)] =
-              load_shared_by_blocks(reinterpret_cast<const float4*>(from + 128));
-        }
+    while (load_acquire(p.work.item_done + unit.item) < static_cast<uint32_t>(p.column_blocks))
+      pause_thread();
+    for (int i = lane; i < item.rows * pieces; i += 32) {
+      const int r = i >= pieces ? 1 : 0;
+      const int piece = i - r * pieces;
+      const int place = half * kExpertRows + r;
+      const uint8_t* from =
+          p.work.codes + static_cast<size_t>(item.first + r) * position_bytes + (piece >> 3) * kRowBlockBytes;
+      const uint4 codes = load_shared_by_blocks(reinterpret_cast<const uint4*>(from + (piece & 7) * 16));
+      uint4* to = reinterpret_cast<uint4*>(shared + p.rows_at + (place * pieces + piece) * 32);
+      to[0] = make_uint4(e4m3x2_to_half2(codes.x), e4m3x2_to_half2(codes.x >> 16), e4m3x2_to_half2(codes.y),
+                         e4m3x2_to_half2(codes.y >> 16));
+      to[1] = make_uint4(e4m3x2_to_half2(codes.z), e4m3x2_to_half2(codes.z >> 16), e4m3x2_to_half2(codes.w),
+                         e4m3x2_to_half2(codes.w >> 16));
+      if ((piece & 7) == 0) {
+        reinterpret_cast<float4*>(shared + p.row_scales_at)[place * p.down_steps + (piece >> 3)] =
+            load_shared_by_blocks(reinterpret_cast<const float4*>(from + 128));
       }
     }
     barrier_arrive(full + half);
