@@ -413,7 +413,7 @@ class Backend final : public CudaBackend {
                  .item_done = work.item_done,
                  .sequence = args.step.sequence,
                  .top_k = args.top_k,
-                 .early = options_.side_stream};  // an event says so
+                 .early = options_.side_stream};  // it is joined, and the rows have settled
     launch_direct_combine(main(), *plan, p);
   }
 
@@ -470,7 +470,9 @@ class Backend final : public CudaBackend {
     launch_swiglu_quantise(side(), gate, up, args.step.rows, args.width, args.limit, t);
     // Few rows: the last product comes behind the routed experts and adds everything up.
     const bool joins = stream && combine_plan(args).has_value();
-    if (!joins) {
+    if (joins) {
+      launch_settle(side());
+    } else {
       linear_on(side, {.rows = args.step.rows,
                        .x_q = t,
                        .weight = &args.shared->w2,

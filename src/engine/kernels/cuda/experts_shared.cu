@@ -1,4 +1,4 @@
-// The shared expert's activation, between its products.
+// The shared expert's activation, between its products, and what lets the second product read it early.
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda/swiglu.cuh"
 
@@ -22,7 +22,16 @@ __global__ void swiglu_kernel(const uint16_t* gate, const uint16_t* up, int64_t 
   if (lane == 0) scales[block] = static_cast<uint8_t>(scale);
 }
 
+__global__ void settle_kernel() {
+  wait_for_inputs();
+  launch_dependents();
+}
+
 }  // namespace
+
+void launch_settle(const Launch& on) {
+  launch_kernel(on, settle_kernel, dim3(1), 32, 0, 1);
+}
 
 void launch_swiglu_quantise(const Launch& on, const uint16_t* gate, const uint16_t* up, int rows,
                             int64_t width, float limit, const QuantisedRows& out) {

@@ -278,6 +278,10 @@ void launch_expert_stream(const Launch& on, const ExpertsArgs& args, int first_r
 // Afterwards: a row's experts in ascending order, and `shared` (as of launch_expert_down). Clears item_done.
 void launch_expert_combine(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
                            const ExpertWorkspace& work, const uint16_t* shared);
+// Does nothing but let its successors go after its own wait: when one of them starts, all that was launched
+// before this is complete, even if the successor starts early (every other kernel lets its successors go at
+// once).
+void launch_settle(const Launch& on);
 // t = silu(gate) * up with the clamps, quantised per 32: gate and up are BF16 [rows][width].
 void launch_swiglu_quantise(const Launch& on, const uint16_t* gate, const uint16_t* up, int rows,
                             int64_t width, float limit, const QuantisedRows& out);
