@@ -14,7 +14,7 @@ struct alignas(8) StreamItem {
   uint16_t first;            // in the sorted assignments
   uint8_t row[kExpertRows];  // of the launch; the first one's where there is none
 };
-static_assert(sizeof(StreamItem) == 8);
+static_assert(sizeof(StreamItem) == 8 && kExpertRows == 2);
 
 // In shared memory.
 struct StreamList {
@@ -108,11 +108,13 @@ __device__ __forceinline__ int list_experts(const ListInputs& in, const StreamLi
 __device__ __forceinline__ int read_list(const ExpertWorkspace& work, const StreamList& list, int count) {
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
     const ExpertItem item = work.items[i];
-    const int2 rows = reinterpret_cast<const int2*>(work.item_row)[i];
-    list.items[i] = {static_cast<uint16_t>(item.expert),
-                     static_cast<uint16_t>(item.count),
-                     static_cast<uint16_t>(item.first),
-                     {static_cast<uint8_t>(rows.x), static_cast<uint8_t>(rows.y < 0 ? rows.x : rows.y)}};
+    const int32_t* rows = work.item_row + i * kExpertRows;
+    StreamItem& to = list.items[i];
+    to.expert = static_cast<uint16_t>(item.expert);
+    to.rows = static_cast<uint16_t>(item.count);
+    to.first = static_cast<uint16_t>(item.first);
+    to.row[0] = static_cast<uint8_t>(rows[0]);
+    to.row[1] = static_cast<uint8_t>(rows[1] < 0 ? rows[0] : rows[1]);
     list.destinations[i] = work.destination[i];
     for (int r = 0; r < kExpertRows; ++r)
       list.weights[i * kExpertRows + r] = work.item_weight[i * kExpertRows + r];

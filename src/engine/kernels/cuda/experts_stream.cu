@@ -372,7 +372,7 @@ ExpertStreamParams stream_params(const DeviceLimits& device, const ExpertsArgs& 
 }
 
 // All at once, on the device as in the emulator (where they form a cluster for this).
-int block_count(const ExpertStreamParams& p, const DeviceLimits& device) {
+int block_count(const ExpertStreamParams& p, [[maybe_unused]] const DeviceLimits& device) {
   const int64_t most = int64_t{p.inputs.rows} * p.inputs.top_k * int64_t{p.ups.divisor + p.downs.divisor};
 #ifdef SPARK_CUDA_EMULATION
   return static_cast<int>(std::min<int64_t>(most, 3));
