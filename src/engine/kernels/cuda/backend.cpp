@@ -387,6 +387,36 @@ class Backend final : public CudaBackend {
     waiting_.route = args;
   }
 
+  // The launch of the shared expert's last product that adds the routed experts up, where there is one.
+  std::optional<DirectLaunch> combine_plan(const ExpertsArgs& args) const {
+    const PreparedWeight& w = WeightStore::prepared(args.shared->w2);
+    if (w.layout != Layout::kFp8 || limits_.block_scaled_mma || args.step.rows > kDirectRows)
+      return std::nullopt;
+    const LinearShape shape = {.rows = w.rows, .cols = w.cols};
+    return plan_direct(shape, split_linear(shape), limits_);
+  }
+
+  void combine_with_shared(const ExpertsArgs& args, const QuantisedRows& t, const ExpertWorkspace& work) {
+    const PreparedWeight& w = WeightStore::prepared(args.shared->w2);
+    const std::optional<DirectLaunch> plan = combine_plan(args);
+    StreamGemmParams p = params_of(w);
+    p.rows = args.step.rows;
+    p.shard_blocks = split_linear({.rows = w.rows, .cols = w.cols}).shard_blocks;
+    p.row_warps = plan->row_warps;
+    p.warp_shards = plan->warp_shards;
+    p.shard_chunks = plan->shard_chunks;
+    p.x_codes = t.codes;
+    p.x_scales = t.scales;
+    p.y = args.y;
+    p.y_stride = args.hidden;
+    p.combine = {.outputs = work.outputs,
+                 .item_done = work.item_done,
+                 .sequence = args.step.sequence,
+                 .top_k = args.top_k,
+                 .early = options_.side_stream};  // it is joined, and the rows have settled
+    launch_direct_combine(main(), *plan, p);
+  }
+
   void experts(const ExpertsArgs& args) override {
     const PreparedExperts& bank = WeightStore::prepared(*args.bank);
     const int64_t rows = args.step.rows;
@@ -417,8 +447,9 @@ class Backend final : public CudaBackend {
 
     // The router may run in the launch that makes the work list.
     std::optional<RouteArgs> route;
-    if (waiting_.route && waiting_.route->ids == args.ids && waiting_.route->weights == args.weights &&
-        waiting_.route->top_k == args.top_k && args.step.rows <= kRoutedPlanRows) {
+    if (!stream && waiting_.route && waiting_.route->ids == args.ids &&
+        waiting_.route->weights == args.weights && waiting_.route->top_k == args.top_k &&
+        args.step.rows <= kRoutedPlanRows) {
       route = std::exchange(waiting_.route, std::nullopt);
     }
     // The shared expert needs nothing but the rows: it starts beside the router when they are known to be as
@@ -437,20 +468,30 @@ class Backend final : public CudaBackend {
                .y_stride = args.width},
               &args.shared->w3, up);
     launch_swiglu_quantise(side(), gate, up, args.step.rows, args.width, args.limit, t);
-    linear_on(
-        side,
-        {.rows = args.step.rows, .x_q = t, .weight = &args.shared->w2, .y = shared, .y_stride = args.hidden});
+    // Few rows: the last product comes behind the routed experts and adds everything up.
+    const bool joins = stream && combine_plan(args).has_value();
+    if (joins) {
+      launch_settle(side());
+    } else {
+      linear_on(side, {.rows = args.step.rows,
+                       .x_q = t,
+                       .weight = &args.shared->w2,
+                       .y = shared,
+                       .y_stride = args.hidden});
+    }
 
     for (int first = 0; first < args.step.rows; first += kMaxLinearRows) {
       const int count = std::min(kMaxLinearRows, args.step.rows - first);
-      launch_expert_plan(main(), args, first, count, bank.experts, work, route ? &*route : nullptr);
+      if (!stream || expert_stream_needs_list(args, count))
+        launch_expert_plan(main(), args, first, count, bank.experts, work, route ? &*route : nullptr);
       const uint16_t* shared_rows = shared + int64_t{first} * args.hidden;
       if (stream) {
-        // Few rows: what runs beside is done when the router is, and a join costs less here than behind,
-        // where it would keep the next kernel from starting early.
-        if (count <= kDirectRows) join();
         launch_expert_stream(main(), args, first, count, bank, work);
         join(shared_side_);
+        if (joins) {
+          combine_with_shared(args, t, work);
+          continue;
+        }
         launch_expert_combine(main(), args, first, count, work, shared_rows);
         continue;
       }
@@ -746,7 +787,10 @@ class Backend final : public CudaBackend {
                                       : launch_linear_fp4(where(), args, w);
     }
     const bool codes = w.layout == Layout::kFp8;
-    const LinearShape shape = {.rows = w.rows, .cols = w.cols, .activation_bytes = codes ? 1 : 2};
+    const LinearShape shape = {.rows = w.rows,
+                               .cols = w.cols,
+                               .activation_bytes = codes ? 1 : 2,
+                               .weight_bytes = w.layout == Layout::kBf16 ? 2 : 1};
     const bool direct = codes && !limits_.block_scaled_mma && args.rows <= kDirectRows &&
                         plan_direct(shape, split_linear(shape), limits_).has_value();
     // The quantiser of these rows may run inside the streaming product.
@@ -779,7 +823,11 @@ class Backend final : public CudaBackend {
              : codes                           ? launch_stream_fp8
              : w.layout == Layout::kPacked     ? launch_stream_packed
                                                : launch_stream_bf16,
-             codes && !limits_.block_scaled_mma ? launch_direct_fp8 : nullptr, aim);
+             limits_.block_scaled_mma    ? nullptr
+             : codes                     ? launch_direct_fp8
+             : w.layout == Layout::kBf16 ? launch_direct_bf16
+                                         : nullptr,
+             aim);
   }
 
   struct Buffer {
