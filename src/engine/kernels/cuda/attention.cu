@@ -293,36 +293,54 @@ __global__ void __launch_bounds__(kWarps * 32, kChunks == 1 ? 2 : 1)
       }
     }
     __syncthreads();
-    if (warp >= kScoreWarps) continue;
+    // Sixteen warps: two share eight slots, each takes every other 32 channels. The sum is ((0 + 1) + (2 +
+    // 3)) either way.
     constexpr int kLoadedPerWarp = kChunk / kWarps;
+    constexpr int kHalves = kWarps / kScoreWarps;
+    const int group = warp % kScoreWarps;
     uint32_t live = 0;
 #pragma unroll
     for (int i = 0; i < 8 / kLoadedPerWarp; ++i) {
-      live |= s.live[warp * (8 / kLoadedPerWarp) + i] << (i * kLoadedPerWarp);
+      live |= s.live[group * (8 / kLoadedPerWarp) + i] << (i * kLoadedPerWarp);
     }
-    float d[4][4] = {};
+    float d[4 / kHalves][4] = {};
     const uint16_t* q_row = &s.q[lane & 15][(lane >> 4) * 8];
-    const uint16_t* kv_row = &s.kv[warp * 8 + (lane & 7)][(lane >> 3) * 8];
+    const uint16_t* kv_row = &s.kv[group * 8 + (lane & 7)][(lane >> 3) * 8];
+    constexpr int kStep = 64;
 #pragma unroll 4
-    for (int k = 0; k < a.width; k += 32) {
-      uint32_t b[4], q0[4], q1[4];
-      ldmatrix_x4(b, kv_row + k);
-      ldmatrix_x4(q0, q_row + k);
-      ldmatrix_x4(q1, q_row + k + 16);
-      const int which = (k / 32) & 1;
-      if (which == 0) {
-        mma_bf16(d[0], q0[0], q0[1], q0[2], q0[3], b[0], b[1]);
-        mma_bf16(d[1], q1[0], q1[1], q1[2], q1[3], b[2], b[3]);
-      } else {
-        mma_bf16(d[2], q0[0], q0[1], q0[2], q0[3], b[0], b[1]);
-        mma_bf16(d[3], q1[0], q1[1], q1[2], q1[3], b[2], b[3]);
+    for (int k = 0; k < a.width; k += kStep) {
+#pragma unroll
+      for (int which = 0; which < 2 / kHalves; ++which) {
+        const int at = k + 32 * (kHalves == 2 ? warp / kScoreWarps : which);
+        if (at >= a.width) continue;
+        uint32_t b[4], q0[4], q1[4];
+        ldmatrix_x4(b, kv_row + at);
+        ldmatrix_x4(q0, q_row + at);
+        ldmatrix_x4(q1, q_row + at + 16);
+        mma_bf16(d[2 * which], q0[0], q0[1], q0[2], q0[3], b[0], b[1]);
+        mma_bf16(d[2 * which + 1], q1[0], q1[1], q1[2], q1[3], b[2], b[3]);
       }
+    }
+    float other[4] = {};
+    if constexpr (kHalves == 1) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) other[i] = d[2][i] + d[3][i];
+    } else {
+      // The second warp's half goes through the place of the result.
+      if (warp >= kScoreWarps) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s.z[c][g + (i >> 1) * 8][group * 8 + 2 * t + (i & 1)] = d[0][i] + d[1][i];
+      }
+      __syncthreads();
+      if (warp >= kScoreWarps) continue;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) other[i] = s.z[c][g + (i >> 1) * 8][group * 8 + 2 * t + (i & 1)];
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int slot = 2 * t + (i & 1);
-      const float z = ((d[0][i] + d[1][i]) + (d[2][i] + d[3][i])) * a.scale;
-      s.z[c][g + (i >> 1) * 8][warp * 8 + slot] = (live >> slot & 1) != 0 ? z : -INFINITY;
+      const float z = ((d[0][i] + d[1][i]) + other[i]) * a.scale;
+      s.z[c][g + (i >> 1) * 8][group * 8 + slot] = (live >> slot & 1) != 0 ? z : -INFINITY;
     }
   }
   __syncthreads();
@@ -345,8 +363,9 @@ __global__ void __launch_bounds__(kWarps * 32, kChunks == 1 ? 2 : 1)
     const int head = static_cast<int>(threadIdx.x);
     float running = kInitialMax;
     float last = kInitialMax;
-    for (int r = 0; r < ranks; ++r) {
-      const float m = s.rank_max[r][head];
+#pragma unroll
+    for (int r = 0; r < kMaxRanks; ++r) {
+      const float m = r < ranks ? s.rank_max[r][head] : kInitialMax;
       if (r < rank) running = fmaxf(running, m);
       last = fmaxf(last, m);
     }
@@ -436,6 +455,7 @@ __global__ void __launch_bounds__(kWarps * 32, kChunks == 1 ? 2 : 1)
     if (head0 + head >= a.heads) continue;
     float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
     float divisor = 0.0f;
+#pragma unroll 5
     for (int r = 0; r < ranks; ++r) {
       const float4 v = *reinterpret_cast<const float4*>(
           received + (r * params.owned_units + i / (kUnit / 4)) * kUnit + within);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -26,6 +27,7 @@ constexpr int64_t kIndexWorkspaceBytes = int64_t{256} << 20;
 // kind.
 enum class Scratch : uint8_t {
   kMhcPartials,
+  kMixReady,
   kExpertCount,
   kExpertItems,
   kExpertRow,
@@ -198,8 +200,6 @@ class Backend final : public CudaBackend {
   void grouped_linear(const GroupedLinearArgs& args) override {
     run_grouped_linear(
         limits_, [this] { return main(); }, args);
-    // Few rows: the coefficients are there by now, and the collapse that needs them must not wait for a join.
-    if (args.rows <= kDirectRows) join(mix_side_);
   }
 
   void rms_norm(const RmsNormArgs& args) override {
@@ -219,6 +219,7 @@ class Backend final : public CudaBackend {
     join();
     launch_embed(main(), args, WeightStore::prepared(*args.table));
     written(args.h);
+    written(args.pre);
   }
 
   void mhc_mix(const MhcMixArgs& args) override {
@@ -236,11 +237,16 @@ class Backend final : public CudaBackend {
         (!waiting_.mix || waiting_.mix->pre != args.pre)) {
       const MhcExpandArgs expand = *std::exchange(waiting_.expand, std::nullopt);
       const std::optional<MhcMixArgs> mix = std::exchange(waiting_.mix, std::nullopt);
-      const Launch on = main();
-      launch_mhc_expand_collapse(on, expand, args, settled_before(args.h));
+      const bool flags =
+          mix && args.rows <= kDirectRows && chain_->has_sides() && std::getenv("LAB_FLAGS") != nullptr;
+      const bool awaits = std::exchange(expand_awaits_, false);
+      const Launch on = chain_->next();
+      launch_mhc_expand_collapse(
+          on, expand, args,
+          {.early = settled_before(args.h), .ready = ready_flags(), .awaits = awaits, .resets = flags});
       written(args.h);
       remember_collapsed(args);
-      if (mix) launch_mix(*mix);
+      if (mix) launch_mix(*mix, flags);
       return;
     }
     flush();
@@ -251,7 +257,16 @@ class Backend final : public CudaBackend {
 
   void mhc_expand(const MhcExpandArgs& args) override {
     require_streams(args.streams);
-    join();
+    flush();
+    // Few rows: each row's coefficients come with a flag. A join would keep the next kernel from starting
+    // early, and does not even mean that they are there when it starts.
+    expand_awaits_ = flagged_post_ == args.post && args.streams == 4 && expands_and_collapses(args.hidden);
+    if (expand_awaits_) {
+      join(shared_side_);
+    } else {
+      join();
+    }
+    flagged_post_ = nullptr;
     if (args.streams == 4 && expands_and_collapses(args.hidden)) {
       waiting_.expand = args;
     } else {
@@ -261,7 +276,10 @@ class Backend final : public CudaBackend {
   }
 
   void stream_mean(const StreamMeanArgs& args) override { launch_stream_mean(main(), args); }
-  void gather_rows(const GatherRowsArgs& args) override { launch_gather_rows(main(), args); }
+  void gather_rows(const GatherRowsArgs& args) override {
+    launch_gather_rows(main(), args);
+    written(args.out);
+  }
   void engram_dequantise(const EngramDequantiseArgs& args) override {
     launch_engram_dequantise(main(), args);
   }
@@ -515,6 +533,8 @@ class Backend final : public CudaBackend {
     }
     if (waiting.route) launch_route(main(), *waiting.route);
     if (waiting.expand) {
+      join();
+      expand_awaits_ = false;
       launch_mhc_expand(main(), *waiting.expand);
       written(waiting.expand->h);
     }
@@ -539,11 +559,13 @@ class Backend final : public CudaBackend {
     return found == written_.end() || chain_->settled(found->second);
   }
 
+  uint32_t* ready_flags() { return scratch<uint32_t>(Scratch::kMixReady, kDirectRows); }
+
   static bool independent(const RmsNormArgs& first, const RmsNormArgs& second) {
     return second.x != first.y && (first.y == nullptr || second.y != first.y);
   }
 
-  void launch_mix(const MhcMixArgs& args) {
+  void launch_mix(const MhcMixArgs& args, bool flags = false) {
     const int64_t columns = int64_t{args.streams} * args.hidden;
     float* partials =
         scratch<float>(Scratch::kMhcPartials, int64_t{args.rows} * kMixOutputs * mhc_mix_chunks(columns));
@@ -551,8 +573,9 @@ class Backend final : public CudaBackend {
     fork(mix_side_);
     const Launch first = beside(mix_side_);
     const Launch second = beside(mix_side_);
-    launch_mhc_mix(first, second, args, fn, partials);
+    launch_mhc_mix(first, second, args, fn, partials, flags ? ready_flags() : nullptr);
     pending_pre_ = args.pre;
+    flagged_post_ = flags ? args.post : nullptr;
   }
 
   // Notes the place in the main chain after which a collapse's rows exist.
@@ -607,6 +630,7 @@ class Backend final : public CudaBackend {
       if (graph != nullptr) cudaGraphDestroy(graph);
       cudaGetLastError();
       waiting_ = {};
+      flagged_post_ = nullptr;
       collapsed_codes_ = nullptr;
       mix_side_.busy = shared_side_.busy = false;
       chain_->interrupt();
@@ -649,6 +673,8 @@ class Backend final : public CudaBackend {
   Waiting waiting_;
   std::unordered_map<const void*, uint64_t> written_;  // memory -> the launch that wrote it last
   const float* pending_pre_ = nullptr;
+  const float* flagged_post_ = nullptr;  // of the mix whose coefficients have flags
+  bool expand_awaits_ = false;           // the expansion that waits needs them
 };
 
 }  // namespace

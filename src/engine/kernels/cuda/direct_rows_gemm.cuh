@@ -32,8 +32,8 @@ __device__ __forceinline__ void second_norm_and_window(const DirectRowsParams& r
   }
 }
 
-template <int kChunk, bool kNorm>
-__global__ void __launch_bounds__(kDirectThreads, 2)
+template <int kChunk, int kUnits, bool kNorm>
+__global__ void __maxnreg__(kUnits <= 2 ? 48 : 64)
     direct_rows_kernel(const __grid_constant__ DirectRowsParams r) {
   constexpr int kWarps = kDirectThreads / 32;
   using Format = Fp8Format;
@@ -95,10 +95,10 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
   // ---- the rows: unit u is 256 channels of a row
   const int row_units = (p.cols + kRowUnit - 1) / kRowUnit;
   const int units = p.rows * row_units;
-  uint4 norm_weight[kDirectUnits];
+  uint4 norm_weight[kUnits];
   if constexpr (kNorm) {
 #pragma unroll
-    for (int j = 0; j < kDirectUnits; ++j) {
+    for (int j = 0; j < kUnits; ++j) {
       const int u = warp + j * kWarps;
       const int piece = u % row_units * 32 + lane;
       norm_weight[j] = u < units && piece < p.cols / 8
@@ -111,9 +111,9 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
 
   wait_for_inputs();
 
-  uint4 raw[kDirectUnits];
+  uint4 raw[kUnits];
 #pragma unroll
-  for (int j = 0; j < kDirectUnits; ++j) {
+  for (int j = 0; j < kUnits; ++j) {
     const int u = warp + j * kWarps;
     const int row = u / row_units;
     const int piece = (u - row * row_units) * 32 + lane;
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
   }
   if constexpr (kNorm) {
 #pragma unroll
-    for (int j = 0; j < kDirectUnits; ++j) {
+    for (int j = 0; j < kUnits; ++j) {
       const int u = warp + j * kWarps;
       if (u >= units) break;
       const int row = u / row_units;
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
     __syncthreads();
   }
 #pragma unroll
-  for (int j = 0; j < kDirectUnits; ++j) {
+  for (int j = 0; j < kUnits; ++j) {
     const int u = warp + j * kWarps;
     if (u >= units) break;
     const int row = u / row_units;
@@ -182,9 +182,7 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
       const uint8_t* from = weights + c * (kChunk * Format::kBlockBytes);
       const uint4* operand = operands + first * 32 + lane;
       const float* scale = row_scales + first * 8 + t * 2;
-#pragma unroll
-      for (int b = 0; b < kChunk; ++b) {
-        if (b >= count) break;
+      const auto multiply = [&](int b) {
         uint32_t a[8];
         Format::operand(*reinterpret_cast<const uint4*>(from + b * Format::kBlockBytes), a);
         const uint4 x = operand[b * 32];
@@ -199,6 +197,13 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
         sum[1] = fmaf(d[1], s1, sum[1]);
         sum[2] = fmaf(d[2], s0, sum[2]);
         sum[3] = fmaf(d[3], s1, sum[3]);
+      };
+      if (count == kChunk) {  // no branches between the blocks: their latencies overlap
+#pragma unroll
+        for (int b = 0; b < kChunk; ++b) multiply(b);
+      } else {
+#pragma unroll 1
+        for (int b = 0; b < count; ++b) multiply(b);
       }
     }
 #pragma unroll
@@ -230,8 +235,8 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
   }
 }
 
-template <bool kNorm>
-void launch_direct_rows_gemm(const Launch& on, const DirectLaunch& plan, const DirectRowsParams& params) {
+template <int kUnits, bool kNorm>
+void launch_direct_rows_units(const Launch& on, const DirectLaunch& plan, const DirectRowsParams& params) {
   const int extra = params.second.weight != nullptr ? params.product.rows : 0;
   const auto with = [&](auto kernel) {
     launch_kernel(on, kernel, dim3(static_cast<unsigned>(params.product_blocks + extra)), kDirectThreads,
@@ -239,12 +244,19 @@ void launch_direct_rows_gemm(const Launch& on, const DirectLaunch& plan, const D
   };
   switch (plan.chunk) {
     case 5:
-      return with(direct_rows_kernel<5, kNorm>);
+      return with(direct_rows_kernel<5, kUnits, kNorm>);
     case 8:
-      return with(direct_rows_kernel<8, kNorm>);
+      return with(direct_rows_kernel<8, kUnits, kNorm>);
     default:
-      return with(direct_rows_kernel<10, kNorm>);
+      return with(direct_rows_kernel<10, kUnits, kNorm>);
   }
+}
+
+template <bool kNorm>
+void launch_direct_rows_gemm(const Launch& on, const DirectLaunch& plan, const DirectRowsParams& params) {
+  const int64_t units = params.product.rows * ceil_div(params.product.cols, kRowUnit);
+  return units <= kDirectWarps * 2 ? launch_direct_rows_units<2, kNorm>(on, plan, params)
+                                   : launch_direct_rows_units<kDirectUnits, kNorm>(on, plan, params);
 }
 
 }  // namespace spark::engine::cuda

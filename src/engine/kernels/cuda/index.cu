@@ -57,8 +57,10 @@ __global__ void __launch_bounds__(kScoreThreads) score_kernel(const __grid_const
   __syncthreads();
 
   for (int base = first + warp * 16; base < min(first + kEntriesPerBlock, list); base += kScoreWarps * 16) {
+    RawKeys raw;
+    load_keys(a, p.restricted, row0, sequence, base, list, visible, raw);
     uint32_t k[kMaxIndexBlocks][8];
-    load_keys(a, p.restricted, row0, sequence, base, list, visible, k);
+    decode_keys(raw, k);
     for (int r = 0; r < rows; ++r) {
       float sum[2];
       score_keys(k, s.q[r], s.weight[r], a.width / 32, sum);

@@ -19,9 +19,16 @@ __device__ __forceinline__ void store_word(uint32_t* local, int rank, uint32_t v
   store_cluster(reinterpret_cast<float*>(local), static_cast<uint32_t>(rank), __uint_as_float(v));
 }
 
+__device__ __forceinline__ int warp_count(int v) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(~0u, v, offset);
+  return v;
+}
+
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
 constexpr int kMaxRanks = 16;
+constexpr int kTiles = 4;  // of 16 keys, that a warp reads at once
 constexpr int kBins = 256;
 
 struct ClusterShared {
@@ -187,7 +194,7 @@ __global__ void __launch_bounds__(kThreads)
       const int block = candidates[i];
       if (block >= 0) mine += max(0, min(a.block_size, visible - block * a.block_size));
     }
-    mine = __reduce_add_sync(~0u, mine);
+    mine = warp_count(mine);
     if (lane == 0 && mine != 0) atomicAdd(&s.listed, mine);
     __syncthreads();
     list = s.listed;
@@ -196,14 +203,29 @@ __global__ void __launch_bounds__(kThreads)
   const int first = min(rank * per_block, list);
   const int count = min(per_block, list - first);
 
-  for (int base = warp * 16; base < count; base += kWarps * 16) {
-    uint32_t k[kMaxIndexBlocks][8];
-    load_keys(a, restricted, row, sequence, first + base, list, visible, k);
-    float sum[2];
-    score_keys(k, s.q[0], s.weight[0], a.width / 32, sum);
-    const int t = lane & 3, i = base + (lane >> 2) + t * 8;
-    if (t < 2 && i < count)
-      keys[i] = static_cast<uint16_t>(order_key(float_to_bf16(t == 0 ? sum[0] : sum[1])));
+  // Several tiles are under way before the first is decoded: a key is found through two or three dependent
+  // reads.
+  const int t = lane & 3;
+  for (int base = warp * 16; base < count; base += kTiles * kWarps * 16) {
+    RawKeys raw[kTiles];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int at = base + tile * kWarps * 16;
+      load_keys(a, restricted, row, sequence, first + at, at < count ? list : 0, visible, raw[tile]);
+    }
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int at = base + tile * kWarps * 16;
+      if (at >= count) break;
+      uint32_t k[kMaxIndexBlocks][8];
+      decode_keys(raw[tile], k);
+      float sum[2];
+      score_keys(k, s.q[0], s.weight[0], a.width / 32, sum);
+      const int i = at + (lane >> 2) + t * 8;
+      if (t < 2 && i < count) {
+        keys[i] = static_cast<uint16_t>(order_key(float_to_bf16(t == 0 ? sum[0] : sum[1])));
+      }
+    }
   }
   __syncthreads();
   cluster_wait();  // the others have started
@@ -236,11 +258,10 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (thread == 0) s.listed = 0;
   __syncthreads();
-  finite = __reduce_add_sync(~0u, finite);
+  finite = warp_count(finite);
   if (lane == 0 && finite != 0) atomicAdd(&s.listed, finite);
   __syncthreads();
-  if (thread < ranks)
-    store_word(&s.finite[rank], thread, static_cast<uint32_t>(s.listed));
+  if (thread < ranks) store_word(&s.finite[rank], thread, static_cast<uint32_t>(s.listed));
   cluster_sync();
   int wanted = 0;
   for (int r = 0; r < ranks; ++r) wanted += static_cast<int>(s.finite[r]);

@@ -81,9 +81,16 @@ __device__ __forceinline__ void load_queries(const IndexSelectArgs& a, int row0,
   }
 }
 
-// Keys of places base + g and base + g + 8 of a row's list as A operands; those beyond `end` are zero.
+// Keys of 16 places of a row's list as they lie in the cache: this lane's words and scales of places base + g
+// and base
+// + g + 8; zero where there is none.
+struct RawKeys {
+  uint32_t codes[2][kMaxIndexBlocks];
+  uint32_t scales[2];  // a byte a block
+};
+
 __device__ __forceinline__ void load_keys(const IndexSelectArgs& a, bool restricted, int row, int sequence,
-                                          int base, int end, int visible, uint32_t (&k)[kMaxIndexBlocks][8]) {
+                                          int base, int end, int visible, RawKeys& raw) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int g = lane >> 2, t = lane & 3;
   const int blocks = a.width / 32;
@@ -93,13 +100,30 @@ __device__ __forceinline__ void load_keys(const IndexSelectArgs& a, bool restric
     const int i = base + g + half * 8;
     const int entry = i < end ? entry_at(a, restricted, row, i, visible) : -1;
     const uint8_t* record = entry >= 0 ? record_of(a.key_cache, sequence, entry) : nullptr;
+    raw.scales[half] = 0;
 #pragma unroll
     for (int block = 0; block < kMaxIndexBlocks; ++block) {
-      uint4 v = make_uint4(0, 0, 0, 0);
-      if (record != nullptr && block < blocks) {
-        v = fp4_to_bf16(load_unaligned(record + block * 16 + t * 4, aligned),
-                        ue8m0_to_float(__ldcg(record + a.width / 2 + block)));
+      raw.codes[half][block] = 0;
+      if (record == nullptr || block >= blocks) continue;
+      raw.codes[half][block] = load_unaligned(record + block * 16 + t * 4, aligned);
+      if (!aligned || blocks != 4) {
+        raw.scales[half] |= uint32_t{__ldcg(record + a.width / 2 + block)} << (8 * block);
       }
+    }
+    if (record != nullptr && aligned && blocks == 4) {
+      raw.scales[half] = load_unaligned(record + a.width / 2, true);
+    }
+  }
+}
+
+// The same as A operands.
+__device__ __forceinline__ void decode_keys(const RawKeys& raw, uint32_t (&k)[kMaxIndexBlocks][8]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int block = 0; block < kMaxIndexBlocks; ++block) {
+      const uint4 v =
+          fp4_to_bf16(raw.codes[half][block], ue8m0_to_float(raw.scales[half] >> (8 * block) & 255u));
       // v = pairs (0,1), (2,3) of the first k16 step, then of the second.
       k[block][0 + half] = v.x, k[block][2 + half] = v.y;
       k[block][4 + half] = v.z, k[block][6 + half] = v.w;

@@ -328,14 +328,21 @@ void launch_gather_rows(const Launch& on, const GatherRowsArgs& args);
 constexpr int kMixOutputs = 25;  // 24 dot products and the sum of squares
 int mhc_mix_chunks(int64_t columns);
 void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixArgs& args, const float* fn,
-                    float* workspace);  // workspace: [rows][kMixOutputs][chunks]
+                    float* workspace,
+                    uint32_t* ready);  // workspace: [rows][kMixOutputs][chunks]; ready: or null
 void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args);
 // Whether expand and collapse fit in one launch.
 bool expands_and_collapses(int hidden);
-// Expand, then collapse of the new streams, in one launch. `early`: the streams and the coefficients are
-// complete when this launch starts, so that they are read before the wait for y.
+// Expand, then collapse of the new streams, in one launch.
+struct CollapseOrder {
+  bool early =
+      false;  // the streams are complete when this launch starts: they are read before the wait for y
+  uint32_t* ready = nullptr;  // [rows], of the coefficients
+  bool awaits = false;        // they come from beside, without a join: each row waits for its flag
+  bool resets = false;        // clears the flags, for the mix that is launched next
+};
 void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args,
-                                bool early);
+                                const CollapseOrder& order);
 void launch_mhc_expand(const Launch& on, const MhcExpandArgs& args);
 void launch_stream_mean(const Launch& on, const StreamMeanArgs& args);
 void launch_engram_dequantise(const Launch& on, const EngramDequantiseArgs& args);

@@ -49,6 +49,11 @@ struct CollapseParams {
   const float* comb;
   uint16_t* expanded;  // h
   bool early;
+  // A flag a row, set when the row's coefficients are there. `awaits`: they may not be yet; `resets`: for the
+  // mix that comes next.
+  uint32_t* ready;
+  bool awaits;
+  bool resets;
 };
 
 // What the new streams take of the old ones, in their place: sum_i comb[i][j] * h[i].
@@ -104,34 +109,52 @@ __global__ void __launch_bounds__(kPieces == 1 ? kOnePieceThreads : 1024)
   uint4 weight[kPieces];
   load_norm_weight(p.weight, pieces, weight);
   const bool early = kPieces == 1 && p.early;
-  if (!early) wait_for_inputs();
+  const bool awaits = kExpand && p.awaits;
   float m[4], post[4], comb[16];
-  load_floats(p.pre + row * 4, m);
-  if constexpr (kExpand) {
-    load_floats(p.post + row * 4, post);
-    load_floats(p.comb + row * 16, comb);
-  }
-  const auto old_streams = [&](int index, Eight(&stream)[4]) {
-    uint4 raw[4];
+  const auto load_coefficients = [&] {
+    load_floats(p.pre + row * 4, m);
+    if constexpr (kExpand) {
+      load_floats(p.post + row * 4, post);
+      load_floats(p.comb + row * 16, comb);
+    }
+  };
+  const auto load_streams = [&](int index, uint4(&raw)[4]) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       raw[k] = __ldcg(reinterpret_cast<const uint4*>(p.h + (row * 4 + k) * p.hidden) + index);
     }
+  };
+  const auto old_streams = [&](const uint4(&raw)[4], Eight(&stream)[4]) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) stream[k] = unpack_eight(raw[k]);
     if constexpr (kExpand) mix_eight<4>(stream, comb);
   };
+  uint4 raw[4] = {};
   Eight stream[4];
-  if constexpr (kPieces == 1) {
-    if (index_of(0) < pieces) old_streams(index_of(0), stream);
+  if (early && index_of(0) < pieces) load_streams(index_of(0), raw);
+  if (awaits) {
+    if (threadIdx.x == 0) {
+      while (load_acquire(p.ready + row) == 0) pause_thread();
+    }
+    __syncthreads();
+    load_coefficients();
+    if (early) old_streams(raw, stream);
   }
-  if (early) wait_for_inputs();
+  wait_for_inputs();
+  if (!awaits) load_coefficients();
+  if (!early && kPieces == 1 && index_of(0) < pieces) load_streams(index_of(0), raw);
+  if (kPieces == 1 && !(early && awaits)) old_streams(raw, stream);
+  // The mix that sets it starts when this kernel has ended.
+  if (p.resets && threadIdx.x == 0) p.ready[row] = 0;
   Eight piece[kPieces] = {};
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
     const int index = index_of(j);
     if (index >= pieces) continue;
-    if constexpr (kPieces > 1) old_streams(index, stream);
+    if constexpr (kPieces > 1) {
+      load_streams(index, raw);
+      old_streams(raw, stream);
+    }
     if constexpr (kExpand) {
       const Eight y = unpack_eight(__ldcg(reinterpret_cast<const uint4*>(p.y + row * p.hidden) + index));
       expand_eight<4>(y, post, stream);
@@ -345,7 +368,10 @@ CollapseParams collapse_params(const MhcCollapseArgs& args) {
           .post = nullptr,
           .comb = nullptr,
           .expanded = nullptr,
-          .early = false};
+          .early = false,
+          .ready = nullptr,
+          .awaits = false,
+          .resets = false};
 }
 
 }  // namespace
@@ -374,13 +400,16 @@ bool expands_and_collapses(int hidden) {
 }
 
 void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args,
-                                bool early) {
+                                const CollapseOrder& order) {
   CollapseParams p = collapse_params(args);
   p.y = expand.y;
   p.post = expand.post;
   p.comb = expand.comb;
   p.expanded = expand.h;
-  p.early = early;
+  p.early = order.early;
+  p.ready = order.ready;
+  p.awaits = order.awaits;
+  p.resets = order.resets;
   launch_kernel(on, collapse_kernel<true, 1>, dim3(static_cast<unsigned>(args.rows)),
                 row_threads(args.hidden), 0, 1, p);
 }
