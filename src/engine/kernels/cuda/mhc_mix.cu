@@ -19,7 +19,8 @@ constexpr int kPerWarp = kOutputs / kWarps;
 __global__ void __launch_bounds__(kWarps * 32, 8)
     mix_partial_kernel(const uint16_t* h, const float* fn, int outputs, int rows, int columns, int chunks,
                        float* partial) {
-  __shared__ __align__(16) uint16_t staged[kBlockRows][kColumns];
+  __shared__ uint4 words[kBlockRows][kColumns / 8];
+  const auto staged = reinterpret_cast<uint16_t(*)[kColumns]>(&words[0][0]);
   launch_dependents();
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x / 32);
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(kWarps * 32, 8)
     uint4 v = make_uint4(0, 0, 0, 0);
     if (columns % 8 == 0) {
       if (first + at < columns) v = *reinterpret_cast<const uint4*>(from);
-      *reinterpret_cast<uint4*>(&staged[i / (kColumns / 8)][at]) = v;
+      words[i / (kColumns / 8)][at / 8] = v;
     } else {
       for (int c = 0; c < 8; ++c)
         staged[i / (kColumns / 8)][at + c] = first + at + c < columns ? from[c] : uint16_t{0};
