@@ -7,7 +7,9 @@
 #include "common/error.h"
 #include "common/file.h"
 #include "common/json.h"
+#include "common/log.h"
 #include "engine/schedule/speculation_config.h"
+#include "text/tool_text.h"
 
 namespace spark::app {
 namespace {
@@ -59,6 +61,15 @@ engine::GenerationConfig generation_config(const EngineFlags& flags) {
   return engine::read_generation_config(path);
 }
 
+// The description of tools that requests with tools put into their prompts.
+std::optional<text::ChatTemplateParts> tool_text(const std::string& folder) {
+  auto parts = text::load_tool_text(folder);
+  if (parts && !text::is_published_tool_text(*parts))
+    log_info("the tool text of " + folder + "/" + text::kToolTextPath +
+             " is not the one known for this model");
+  return parts;
+}
+
 }  // namespace
 
 bool is_local(const engine::HttpOptions& http) {
@@ -86,6 +97,7 @@ Prepared prepare(const EngineFlags& flags) {
   service.api_keys = flags.api_keys;
   service.version = SPARK_VERSION;
   service.generation = generation_config(flags);
+  service.tool_text = tool_text(folder);
   service.engine.eos_token = end_token(prepared.config, *prepared.tokenizer, folder);
   service.engine.max_waiting = flags.max_queued;
   service.engine.parallel_prefills = flags.parallel_prefills;

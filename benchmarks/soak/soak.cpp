@@ -1,6 +1,6 @@
 // Many clients of all manners against a running spark-engine, for as long as asked:
 //
-//   soak --port 8000 --pid 4711 --minutes 60 --clients 32 [--seed 1]
+//   soak --port 8000 --pid 4711 --minutes 60 --clients 32 [--seed 1] [--longest 9]
 //
 // Each client asks, one after another: streams and whole answers of short, middling and long prompts that
 // share beginnings, several choices, chat; goes away in the middle of a stream or of its own request; sends
@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -44,6 +45,7 @@ struct Flags {
   double minutes = 1;
   int clients = 32;
   unsigned seed = 1;
+  int longest = 9;  // 9: prompts up to thousands of tokens; 8: hundreds; 4: tens, for a server that crawls
 };
 
 constexpr int kPatienceS = 300;  // for the next byte of an answer
@@ -166,7 +168,7 @@ class Client {
 
   // Texts that begin alike, of a few or of some thousand tokens.
   std::string text(int longest = 9) {
-    const int length = pick(0, longest);
+    const int length = pick(0, std::min(longest, flags_.longest));
     int words = length < 5 ? pick(1, 20) : length < 9 ? pick(50, 250) : pick(400, 900);
     const int story = pick(0, 3);
     std::string out;
@@ -444,11 +446,14 @@ Flags parse(int argc, char** argv) {
       flags.clients = std::stoi(value);
     } else if (flag == "--seed") {
       flags.seed = static_cast<unsigned>(std::stoi(value));
+    } else if (flag == "--longest") {
+      flags.longest = std::stoi(value);
     } else {
       throw Error("there is no flag " + flag, "soak");
     }
   }
-  if (argc % 2 == 0 || flags.port == 0 || flags.pid == 0 || flags.minutes <= 0 || flags.clients < 1) {
+  if (argc % 2 == 0 || flags.port == 0 || flags.pid == 0 || flags.minutes <= 0 || flags.clients < 1 ||
+      flags.longest < 0) {
     throw Error("needs --port and --pid of a running spark-engine", "soak",
                 "benchmarks/soak/run starts both");
   }

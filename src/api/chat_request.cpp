@@ -17,7 +17,7 @@ void read_part(const JsonReader& part, ChatMessage& message) {
 
 void read_content(const JsonReader& content, ChatMessage& message) {
   if (!content.present()) {
-    // An assistant turn may have nothing but reasoning.
+    // An assistant turn may have nothing but reasoning or calls.
     if (message.role != "assistant") content.fault("is missing");
   } else if (content.json()->is_string()) {
     message.content.push_back(content.string());
@@ -37,11 +37,9 @@ ChatMessage read_message(const JsonReader& reader) {
   const JsonReader role = reader.field("role");
   message.role = role.string();
   if (message.role == "developer") message.role = "system";
-  if (message.role == "tool" || message.role == "function") {
-    role.fault("is \"" + message.role + "\"", "tool calling is not supported yet");
-  } else if (message.role != "system" && message.role != "user" && message.role != "assistant" &&
-             role.present() && role.json()->is_string()) {
-    role.fault("is \"" + clipped(message.role) + "\"", "use system, user or assistant");
+  if (message.role != "system" && message.role != "user" && message.role != "assistant" &&
+      message.role != "tool" && role.present() && role.json()->is_string()) {
+    role.fault("is \"" + clipped(message.role) + "\"", "use system, user, assistant or tool");
   }
   read_content(reader.field("content"), message);
   if (message.role == "assistant") {
@@ -54,11 +52,22 @@ ChatMessage read_message(const JsonReader& reader) {
   }
   reader.field("name").optional_string();
   const JsonReader calls = reader.field("tool_calls");
-  if (calls.present() && !calls.json()->empty()) calls.fault("is set", "tool calling is not supported yet");
+  if (message.role == "assistant") {
+    message.tool_calls = read_tool_calls(calls);
+  } else if (calls.present() && !calls.json()->empty()) {
+    calls.fault("belongs to assistant messages only");
+  }
+  const JsonReader answered = reader.field("tool_call_id");
+  if (message.role == "tool") {
+    message.tool_call_id = answered.string();
+  } else if (answered.present()) {
+    answered.fault("belongs to tool messages only");
+  }
   refuse_unknown(reader, {"role", "content", "reasoning_content", "reasoning", "name", "tool_calls",
-                          "refusal", "annotations", "audio", "function_call"});
+                          "tool_call_id", "refusal", "annotations", "audio", "function_call"});
   for (const char* key : {"audio", "function_call", "refusal"}) {
-    if (reader.field(key).present()) reader.field(key).fault("is set", "only text is supported yet");
+    if (reader.field(key).present())
+      reader.field(key).fault("is set", "only text and `tool_calls` are supported");
   }
   return message;
 }
@@ -127,6 +136,7 @@ ChatRequest read_chat(const JsonReader& root) {
       request.messages.back().role != "assistant") {
     root.field("continue_final_message").fault("needs the last message to be the assistant's");
   }
+  read_tools(root, request);
   return request;
 }
 
@@ -136,7 +146,10 @@ std::vector<std::string> chat_field_names() {
           "reasoning_effort",
           "chat_template_kwargs",
           "continue_final_message",
-          "add_generation_prompt"};
+          "add_generation_prompt",
+          "tools",
+          "tool_choice",
+          "parallel_tool_calls"};
 }
 
 void drop_chat_nulls(Json& root) {
@@ -145,6 +158,13 @@ void drop_chat_nulls(Json& root) {
   }
   if (const auto messages = root.find("messages"); messages != root.end() && messages->is_array()) {
     for (Json& message : *messages) drop_nulls(message);
+  }
+  // Not within the parameters: there null means something.
+  if (const auto tools = root.find("tools"); tools != root.end() && tools->is_array()) {
+    for (Json& tool : *tools) {
+      drop_nulls(tool);
+      if (tool.is_object() && tool.contains("function")) drop_nulls(tool["function"]);
+    }
   }
 }
 
@@ -177,6 +197,8 @@ Json ChatRequest::json() const {
         item["content"].push_back({{"type", "text"}, {"text", text}});
     }
     if (!message.reasoning.empty()) item["reasoning_content"] = message.reasoning;
+    if (!message.tool_calls.empty()) item["tool_calls"] = tool_calls_json(message.tool_calls);
+    if (message.role == "tool") item["tool_call_id"] = message.tool_call_id;
     list.push_back(std::move(item));
   }
   root["messages"] = std::move(list);
@@ -190,6 +212,7 @@ Json ChatRequest::json() const {
   } else if (!add_generation_prompt) {
     root["add_generation_prompt"] = false;
   }
+  write_tools(*this, root);
   return root;
 }
 

@@ -5,7 +5,7 @@
 //   JSON path std::string body = request.json().dump();            // the same on the client's side
 //
 // Parsing is strict: wrong types, values out of range and unknown fields are refused. A field that would
-// change the answer and is not supported (tools, logit_bias, penalties, ...) is refused unless its value asks
+// change the answer and is not supported (logit_bias, penalties, ...) is refused unless its value asks
 // for nothing; fields that do not change the answer (user, metadata, ...) are accepted. null counts as
 // absent.
 #pragma once
@@ -27,6 +27,8 @@ inline constexpr int64_t kMaxChoices = 128;  // n, and prompts x n of one reques
 inline constexpr size_t kMaxStopStrings = 64;
 inline constexpr size_t kMaxStopBytes = 1024;  // of one stop string
 inline constexpr size_t kMaxStopTokenIds = 1024;
+inline constexpr size_t kMaxTools = 512;
+inline constexpr size_t kMaxToolNameBytes = 128;
 inline constexpr int64_t kDefaultCompletionTokens = 16;  // max_tokens of /v1/completions when absent
 
 // How to draw and when to stop; common to both kinds of generation.
@@ -61,11 +63,21 @@ struct DeliveryFields {
   int64_t priority = 0;                     // accepted; all requests are equal
 };
 
-struct ChatMessage {
-  std::string role;                  // system, user or assistant ("developer" is read as system)
-  std::vector<std::string> content;  // text parts; one for a plain string
-  std::string reasoning;             // of an assistant turn
+struct ToolCall {
+  std::string id;
+  std::string name;
+  std::string arguments;  // JSON text
 };
+
+struct ChatMessage {
+  std::string role;                       // system, user, assistant or tool ("developer" is read as system)
+  std::vector<std::string> content;       // text parts; one for a plain string
+  std::string reasoning = {};             // of an assistant turn
+  std::vector<ToolCall> tool_calls = {};  // of an assistant turn
+  std::string tool_call_id = {};          // of a tool's answer
+};
+
+enum class ToolChoice { kAuto, kNone, kRequired, kNamed };
 
 struct ChatRequest {
   std::string model;  // empty: the served one
@@ -76,6 +88,10 @@ struct ChatRequest {
   std::optional<std::string> reasoning_effort;  // a name or a decimal number; "none" also turns thinking off
   bool add_generation_prompt = true;
   bool continue_final_message = false;
+  std::vector<Json> tools;  // the "function" object of each tool, as given
+  ToolChoice tool_choice = ToolChoice::kAuto;
+  std::string tool_name;            // kNamed: the one to call
+  bool parallel_tool_calls = true;  // false: the answer has one call at most
 
   Json json() const;
 };

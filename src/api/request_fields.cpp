@@ -37,9 +37,9 @@ constexpr KnownField kKnownFields[] = {
     {"include_reasoning", Neutral::kAnything, ""},
     {"spaces_between_special_tokens", Neutral::kAnything, ""},
     {"add_special_tokens", Neutral::kFalse, "the model's own encoding is always used"},
-    {"tools", Neutral::kEmpty, "tool calling is not supported yet"},
-    {"functions", Neutral::kEmpty, "tool calling is not supported yet"},
-    {"function_call", Neutral::kNothing, "tool calling is not supported yet"},
+    {"tools", Neutral::kEmpty, "tools need the chat route"},
+    {"functions", Neutral::kEmpty, "send `tools`, which have replaced it"},
+    {"function_call", Neutral::kNothing, "send `tool_choice`, which has replaced it"},
     {"audio", Neutral::kNothing, "this server answers with text only"},
     {"web_search_options", Neutral::kNothing, "this server does not search"},
     {"verbosity", Neutral::kNothing, "say in the prompt how long the answer should be"},
@@ -95,12 +95,6 @@ void check_response_format(const JsonReader& field) {
     field.fault("asks for \"" + clipped(type) + "\"", "structured output is not supported yet");
 }
 
-void check_tool_choice(const JsonReader& field) {
-  const Json& value = *field.json();
-  if (value != Json("none") && value != Json("auto"))
-    field.fault("is set", "tool calling is not supported yet");
-}
-
 void check_modalities(const JsonReader& field) {
   if (*field.json() != Json::array({"text"}))
     field.fault("must be [\"text\"]", "this server answers with text only");
@@ -110,10 +104,6 @@ void check_modalities(const JsonReader& field) {
 bool check_special(const std::string& name, const JsonReader& field, const JsonReader& root, Route route) {
   if (name == "response_format") {
     check_response_format(field);
-  } else if (name == "tool_choice" && route == Route::kChat) {
-    check_tool_choice(field);
-  } else if (name == "parallel_tool_calls" && route == Route::kChat) {
-    field.boolean();
   } else if (name == "modalities" && route == Route::kChat) {
     check_modalities(field);
   } else if (name == "best_of") {

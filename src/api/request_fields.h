@@ -32,6 +32,12 @@ ChatRequest read_chat(const JsonReader& root);
 std::vector<std::string> chat_field_names();
 void drop_chat_nulls(Json& root);  // in the nested objects
 
+// tools, tool_choice and parallel_tool_calls; the calls of an assistant's message.
+void read_tools(const JsonReader& root, ChatRequest& request);
+std::vector<ToolCall> read_tool_calls(const JsonReader& calls);
+void write_tools(const ChatRequest& request, Json& root);
+Json tool_calls_json(const std::vector<ToolCall>& calls);
+
 // A list of token ids; at most one fault is recorded.
 std::vector<int32_t> read_token_ids(const JsonReader& list);
 

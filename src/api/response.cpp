@@ -52,6 +52,20 @@ Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
+Json tool_call_json(const ToolCallDelta& call, bool is_chunk) {
+  Json out = Json::object();
+  if (is_chunk) out["index"] = call.index;
+  if (!call.id.empty() || !is_chunk) {
+    out["id"] = call.id;
+    out["type"] = "function";
+  }
+  Json function = Json::object();
+  if (!call.name.empty() || !is_chunk) function["name"] = call.name;
+  function["arguments"] = call.arguments;
+  out["function"] = std::move(function);
+  return out;
+}
+
 Json chat_choice(const ChatChoice& choice, bool is_chunk) {
   Json message = Json::object();
   if (choice.role) message["role"] = *choice.role;
@@ -61,6 +75,8 @@ Json chat_choice(const ChatChoice& choice, bool is_chunk) {
     message["reasoning_content"] = *choice.reasoning;
   }
   if (choice.content || !is_chunk) message["content"] = or_null(choice.content);
+  for (const ToolCallDelta& call : choice.tool_calls)
+    message["tool_calls"].push_back(tool_call_json(call, is_chunk));
   Json out = {{"index", choice.index}, {is_chunk ? "delta" : "message", std::move(message)}};
   out["logprobs"] = choice.logprobs ? chat_logprobs(*choice.logprobs) : Json(nullptr);
   out["finish_reason"] = or_null(choice.finish_reason);
@@ -116,6 +132,22 @@ std::optional<Usage> usage_member(const Json& root) {
   usage.accepted_prediction_tokens = detail("accepted_prediction_tokens");
   usage.rejected_prediction_tokens = detail("rejected_prediction_tokens");
   return usage;
+}
+
+std::vector<ToolCallDelta> read_calls(const Json& message) {
+  std::vector<ToolCallDelta> calls;
+  for (const Json& entry : array_member(message, "tool_calls")) {
+    if (!entry.is_object()) continue;
+    ToolCallDelta call;
+    call.index =
+        entry.contains("index") ? integer_member(entry, "index") : static_cast<int64_t>(calls.size());
+    call.id = text_member(entry, "id").value_or("");
+    const Json& function = object_member(entry, "function");
+    call.name = text_member(function, "name").value_or("");
+    call.arguments = text_member(function, "arguments").value_or("");
+    calls.push_back(std::move(call));
+  }
+  return calls;
 }
 
 TokenLogprob read_logprob(const Json& entry) {
@@ -240,6 +272,7 @@ ChatResponse parse_chat_response(std::string_view text) {
     entry.content = text_member(message, "content");
     entry.reasoning = text_member(message, "reasoning_content");
     if (!entry.reasoning) entry.reasoning = text_member(message, "reasoning");
+    entry.tool_calls = read_calls(message);
     entry.logprobs = read_chat_logprobs(choice);
     entry.finish_reason = text_member(choice, "finish_reason");
     entry.stop_reason = stop_reason_of(choice);

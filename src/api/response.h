@@ -18,6 +18,7 @@ namespace spark::api {
 // Values of finish_reason.
 inline constexpr const char* kFinishStop = "stop";      // end of sequence, a stop string or a stop token
 inline constexpr const char* kFinishLength = "length";  // max_tokens, or the context is full
+inline constexpr const char* kFinishToolCalls = "tool_calls";  // the end of an answer that calls tools
 
 struct Usage {
   int64_t prompt_tokens = 0;
@@ -42,13 +43,23 @@ struct PositionLogprobs {
   std::vector<TokenLogprob> top;  // likeliest first
 };
 
+// A call of a tool, or what a stream event adds to one: the first event of a call has id and name, the others
+// more of the arguments.
+struct ToolCallDelta {
+  int64_t index = 0;  // counts the calls of a choice
+  std::string id;
+  std::string name;
+  std::string arguments;  // JSON text, or a piece of it
+};
+
 // One choice of a chat answer: a whole message, or what a stream event adds to it.
 struct ChatChoice {
   int64_t index = 0;
   std::optional<std::string> role;
   std::optional<std::string> content;
   std::optional<std::string> reasoning;
-  std::optional<std::vector<PositionLogprobs>> logprobs;
+  std::vector<ToolCallDelta> tool_calls = {};
+  std::optional<std::vector<PositionLogprobs>> logprobs = {};
   std::optional<std::string> finish_reason;
   Json stop_reason;  // null, a stop string, or a stop token id
   std::optional<std::vector<int32_t>> token_ids;

@@ -22,6 +22,17 @@ bool uses_tools(const ChatOptions& options) {
   return !options.tools.empty() && options.tool_choice != ToolChoice::kNone;
 }
 
+// Whether the prompt itself opens the block of calls.
+bool must_call(const ChatOptions& options) {
+  return options.tool_choice == ToolChoice::kRequired || options.tool_choice == ToolChoice::kNamed;
+}
+
+bool has_tool(const ChatOptions& options) {
+  return std::any_of(options.tools.begin(), options.tools.end(), [&](const Json& tool) {
+    return tool.is_object() && tool.contains("name") && tool["name"] == Json(options.tool_name);
+  });
+}
+
 class ChatChecker {
  public:
   void check(const std::vector<ChatMessage>& messages, const ChatOptions& options) {
@@ -35,8 +46,10 @@ class ChatChecker {
     if (options.continue_final_message && !messages.empty() && messages.back().role != Role::kAssistant) {
       add("continue_final_message", "needs an assistant message at the end", "");
     }
-    if (options.tool_choice == ToolChoice::kRequired && options.tools.empty()) {
-      add("tool_choice", "is \"required\", but there are no tools", "");
+    if (must_call(options) && options.tools.empty()) {
+      add("tool_choice", "requires a call, but there are no tools", "");
+    } else if (options.tool_choice == ToolChoice::kNamed && !has_tool(options)) {
+      add("tool_choice", "names \"" + options.tool_name + "\", which is none of the tools", "");
     }
     if (uses_tools(options) && !options.template_parts) {
       add("tools", "cannot be used: this checkpoint has no tool text",
@@ -167,9 +180,10 @@ class ChatRenderer {
       task = task_of(turns[i]);
     }
     if (options_.add_generation_prompt && !options_.continue_final_message) open_assistant(task, true);
-    if (options_.tool_choice == ToolChoice::kRequired) {
+    if (must_call(options_)) {
       prompt_.text("\n\n");
       open_tool_calls(prompt_);
+      if (options_.tool_choice == ToolChoice::kNamed) open_tool_call(options_.tool_name, prompt_);
     }
     return prompt_.take();
   }
@@ -319,7 +333,10 @@ std::vector<int32_t> encode_prompt(const std::vector<PromptSegment>& prompt, con
 }
 
 OutputStart output_start(const std::vector<ChatMessage>& messages, const ChatOptions& options) {
-  if (options.tool_choice == ToolChoice::kRequired) return {.in_tool_calls = true};
+  if (must_call(options)) {
+    const bool named = options.tool_choice == ToolChoice::kNamed;
+    return {.in_tool_calls = true, .tool_name = named ? options.tool_name : std::string()};
+  }
   const bool answered =
       options.continue_final_message && !messages.empty() && has_text_or_calls(messages.back());
   return {.in_reasoning = options.thinking && !answered};

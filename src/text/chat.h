@@ -84,7 +84,7 @@ struct ChatMessage {
   ChatTask task = ChatTask::kNone;            // user
 };
 
-enum class ToolChoice { kAuto, kNone, kRequired };
+enum class ToolChoice { kAuto, kNone, kRequired, kNamed };
 
 // The tool description around the schemas: copyrighted text of the checkpoint's own encoder, read from there
 // when the checkpoint is converted, with its fields filled in. `before_schemas` starts "## Tools",
@@ -100,10 +100,12 @@ struct ChatOptions {
   bool thinking = true;
   int reasoning_effort = kDefaultReasoningEffort;  // 1 .. 100; in thinking mode
   std::vector<Json> tools;                         // the "function" object of each tool, as given
-  ToolChoice tool_choice = ToolChoice::kAuto;  // kNone leaves the tools out; kRequired opens the call block
-  std::optional<Json> response_format;         // the schema, or {"type": "json_object"}
-  bool continue_final_message = false;         // the model goes on with the last (assistant) message
-  bool add_generation_prompt = true;           // open an assistant turn after the last message
+  // kNone leaves the tools out; kRequired opens the call block, kNamed also a call of `tool_name`
+  ToolChoice tool_choice = ToolChoice::kAuto;
+  std::string tool_name = {};
+  std::optional<Json> response_format;              // the schema, or {"type": "json_object"}
+  bool continue_final_message = false;              // the model goes on with the last (assistant) message
+  bool add_generation_prompt = true;                // open an assistant turn after the last message
   std::optional<ChatTemplateParts> template_parts;  // needed for tools
 };
 

@@ -33,4 +33,7 @@ void append_tool_calls(const std::vector<ToolCall>& calls, PromptBuilder& prompt
 // "<｜DSML｜ calls>" and a line break: the model must go on with a call.
 void open_tool_calls(PromptBuilder& prompt);
 
+// <｜DSML｜ invoke name="NAME"> and a line break: its parameters follow.
+void open_tool_call(std::string_view name, PromptBuilder& prompt);
+
 }  // namespace spark::text

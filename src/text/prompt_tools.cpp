@@ -58,9 +58,7 @@ void append_parameter(std::string_view name, const Json& value, PromptBuilder& p
 }
 
 void append_call(const ToolCall& call, PromptBuilder& prompt) {
-  append_tag("<", " invoke name=\"", prompt);
-  prompt.text(call.name);
-  prompt.text("\">\n");
+  open_tool_call(call.name, prompt);
   const Json arguments = decode_arguments(call.arguments).value_or(Json{{"arguments", call.arguments}});
   for (auto it = arguments.begin(); it != arguments.end(); ++it) {
     if (it != arguments.begin()) prompt.text("\n");
@@ -84,6 +82,12 @@ void append_tool_block(const ChatTemplateParts& parts, const std::vector<Json>& 
 
 void open_tool_calls(PromptBuilder& prompt) {
   append_tag("<", " calls>\n", prompt);
+}
+
+void open_tool_call(std::string_view name, PromptBuilder& prompt) {
+  append_tag("<", " invoke name=\"", prompt);
+  prompt.text(name);
+  prompt.text("\">\n");
 }
 
 void append_tool_calls(const std::vector<ToolCall>& calls, PromptBuilder& prompt) {

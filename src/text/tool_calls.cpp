@@ -25,6 +25,10 @@ ToolCallParser::ToolCallParser(OutputStart start, Strictness strictness)
   for (uint8_t state = 0; state <= static_cast<uint8_t>(State::kAfter); ++state) {
     scanners_.push_back(make_scanner(static_cast<State>(state)));
   }
+  if (!start.in_tool_calls || start.tool_name.empty()) return;
+  text_ = start.tool_name;
+  start_call();
+  text_.clear();
 }
 
 ToolCallParser::Scanner ToolCallParser::make_scanner(State state) const {

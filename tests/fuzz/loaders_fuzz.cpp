@@ -37,6 +37,7 @@
 #include "ops/site/inspect.h"
 #include "ops/site/tuning_catalogue.h"
 #include "ops/tuning/recipe.h"
+#include "text/tool_text.h"
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
 
@@ -283,6 +284,11 @@ void marked_stream(const std::string& text) {
   SPARK_CHECK(marked.before.size() + marked.text.size() <= text.size());
 }
 
+void tool_text(const std::string& text) {
+  const text::ChatTemplateParts parts = text::read_tool_text(text, "fuzz");
+  SPARK_CHECK(text::read_tool_text(text, "fuzz").before_schemas == parts.before_schemas);
+}
+
 struct Loader {
   char letter;
   void (*run)(const std::string&);
@@ -314,6 +320,7 @@ constexpr Loader kLoaders[] = {
     {'l', cables},
     {'m', recipes},
     {'n', journal},
+    {'o', tool_text},
     {'s', whole_site_file},
 };
 

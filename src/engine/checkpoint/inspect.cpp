@@ -9,6 +9,7 @@
 #include "model/tensors.h"
 #include "text/engram_map.h"
 #include "text/tokenizer.h"
+#include "text/tool_text.h"
 
 namespace spark::engine {
 namespace {
@@ -73,6 +74,10 @@ class Inspector {
     });
   }
 
+  void check_tool_text(const std::string& folder) {
+    attempt([&] { text::load_tool_text(folder); });
+  }
+
   void check_tensors(const std::string& folder) {
     attempt([&] {
       const Checkpoint checkpoint(folder);
@@ -130,6 +135,7 @@ Inspection inspect_checkpoint(const std::string& path) {
   if (fs::exists(flat, ignored)) inspector.check_agreement(flat);
   if (!result.config) return result;
   inspector.check_tokenizer((folder / "tokenizer.json").string());
+  inspector.check_tool_text(path);
   inspector.check_tensors(path);
   return result;
 }

@@ -39,8 +39,9 @@ bool is_shard(const std::string& name) {
 }
 
 bool is_known(const std::string& name) {
-  static constexpr const char* kNames[] = {"config.json", "generation_config.json", "tokenizer.json",
-                                           "tokenizer_config.json", kCheckpointIndexName};
+  static constexpr const char* kNames[] = {"config.json",    "generation_config.json",
+                                           "tokenizer.json", "tokenizer_config.json",
+                                           "encoding.py",    kCheckpointIndexName};
   return is_shard(name) || std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 
@@ -49,7 +50,9 @@ std::optional<fs::path> foreign_entry(const fs::path& folder, bool in_the_making
 bool is_ours(const fs::directory_entry& entry, bool in_the_making) {
   const std::string name = entry.path().filename().string();
   if (entry.is_symlink()) return false;
-  if (entry.is_directory()) return name == "inference" && !foreign_entry(entry.path(), in_the_making);
+  if (entry.is_directory()) {
+    return (name == "inference" || name == "encoding") && !foreign_entry(entry.path(), in_the_making);
+  }
   return is_known(name) || (in_the_making && is_known(settled_name(name)));
 }
 

@@ -10,12 +10,14 @@
 #include "engine/checkpoint/partial_folder.h"
 #include "engine/checkpoint/safetensors_writer.h"
 #include "engine/checkpoint/synthetic_tokenizer.h"
+#include "engine/checkpoint/synthetic_tool_text.h"
 #include "engine/checkpoint/synthetic_weights.h"
 #include "model/config_json.h"
 #include "model/engram_primes.h"
 #include "model/tensors.h"
 #include "text/engram_map.h"
 #include "text/tokenizer.h"
+#include "text/tool_text.h"
 
 namespace spark::engine {
 namespace {
@@ -172,6 +174,9 @@ void write_small_files(const SyntheticModel& synthetic, const fs::path& dir) {
                                              {"model_max_length", config.max_position_embeddings},
                                              {"tokenizer_class", "PreTrainedTokenizerFast"}});
   write_file_atomic((dir / "tokenizer.json").string(), synthetic.tokenizer_json);
+  const fs::path tool_text = dir / text::kToolTextPath;
+  fs::create_directories(tool_text.parent_path());
+  write_file_atomic(tool_text.string(), synthetic_tool_text());
 }
 
 }  // namespace

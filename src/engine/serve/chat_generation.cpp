@@ -1,5 +1,5 @@
 #include "engine/serve/generation.h"
-#include "text/reasoning.h"
+#include "text/output_parser.h"
 
 namespace spark::engine {
 namespace {
@@ -7,10 +7,10 @@ namespace {
 class ChatGeneration : public Generation {
  public:
   ChatGeneration(Engine& engine, const text::Tokenizer& tokenizer, std::shared_ptr<HttpExchange> exchange,
-                 GenerationJob given, bool starts_in_reasoning)
-      : Generation(engine, tokenizer, std::move(exchange), std::move(given)) {
+                 GenerationJob given, const ChatOutput& output)
+      : Generation(engine, tokenizer, std::move(exchange), std::move(given)), many_calls_(output.many_calls) {
     for (size_t i = 0; i < choice_count(); ++i) {
-      choices_.push_back({{}, text::ReasoningParser(starts_in_reasoning)});
+      choices_.push_back({{}, text::OutputParser(output.start, {.tool_calls = output.tools})});
       choices_.back().message.index = static_cast<int64_t>(i);
     }
   }
@@ -34,12 +34,13 @@ class ChatGeneration : public Generation {
   std::optional<Json> event(size_t choice, Output& output, const std::optional<api::Usage>& usage) override {
     api::ChatChoice delta;
     delta.index = choices_[choice].message.index;
-    split(choices_[choice].parser, output, delta);
+    split(choice, output, delta);
     delta.logprobs = logprobs_of(output);
-    delta.finish_reason = finish_reason_of(output);
+    delta.finish_reason = ending(choice, output);
     delta.stop_reason = stop_reason_of(output);
     if (job().delivery.return_token_ids) delta.token_ids = tokens_of(output);
-    const bool says_something = delta.content || delta.reasoning || delta.logprobs || delta.token_ids;
+    const bool says_something =
+        delta.content || delta.reasoning || !delta.tool_calls.empty() || delta.logprobs || delta.token_ids;
     if (!says_something && !delta.finish_reason && !usage) return std::nullopt;
     api::ChatResponse response = envelope(true);
     response.choices.push_back(std::move(delta));
@@ -64,9 +65,16 @@ class ChatGeneration : public Generation {
   void keep(size_t choice, Output& output) override {
     api::ChatChoice& message = choices_[choice].message;
     api::ChatChoice delta;
-    split(choices_[choice].parser, output, delta);
+    split(choice, output, delta);
     if (delta.content) message.content = message.content.value_or("") + *delta.content;
     if (delta.reasoning) message.reasoning = message.reasoning.value_or("") + *delta.reasoning;
+    for (api::ToolCallDelta& piece : delta.tool_calls) {
+      if (!piece.id.empty()) {
+        message.tool_calls.push_back(std::move(piece));
+      } else {
+        message.tool_calls.back().arguments += piece.arguments;
+      }
+    }
     if (auto logprobs = logprobs_of(output)) {
       if (!message.logprobs) message.logprobs.emplace();
       message.logprobs->insert(message.logprobs->end(), logprobs->begin(), logprobs->end());
@@ -75,7 +83,7 @@ class ChatGeneration : public Generation {
       if (!message.token_ids) message.token_ids.emplace();
       for (const TokenOutput& token : output.tokens) message.token_ids->push_back(token.token);
     }
-    message.finish_reason = finish_reason_of(output);
+    message.finish_reason = ending(choice, output);
     message.stop_reason = stop_reason_of(output);
   }
 
@@ -83,7 +91,8 @@ class ChatGeneration : public Generation {
     api::ChatResponse response = envelope(false);
     for (Choice& choice : choices_) {
       choice.message.role = "assistant";
-      if (!choice.message.content) choice.message.content = "";
+      // An answer that is nothing but calls has no content; clients tell the two apart.
+      if (!choice.message.content && choice.message.tool_calls.empty()) choice.message.content = "";
       response.choices.push_back(std::move(choice.message));
     }
     response.usage = usage;
@@ -94,16 +103,49 @@ class ChatGeneration : public Generation {
  private:
   struct Choice {
     api::ChatChoice message;  // when not streaming: the answer so far
-    text::ReasoningParser parser;
+    text::OutputParser parser;
   };
 
-  static void split(text::ReasoningParser& parser, const Output& output, api::ChatChoice& delta) {
-    const auto add = [&](const text::ReasoningParser::Piece& piece) {
+  // A stop string cuts a call as a limit does.
+  static bool ended_by_model(const Finish& finish) {
+    return finish.reason == FinishReason::kStop && !std::holds_alternative<std::string>(finish.stop);
+  }
+
+  // Moves the output's text into the channels of `delta`.
+  void split(size_t choice, const Output& output, api::ChatChoice& delta) {
+    text::OutputParser& parser = choices_[choice].parser;
+    const auto add = [&](const text::OutputDelta& piece) {
       if (!piece.reasoning.empty()) delta.reasoning = delta.reasoning.value_or("") + piece.reasoning;
       if (!piece.content.empty()) delta.content = delta.content.value_or("") + piece.content;
+      for (const text::ToolCallEvent& event : piece.tool_calls) add_call(choice, event, delta.tool_calls);
     };
     add(parser.push(output.text));
-    if (output.finish) add(parser.flush());
+    if (output.finish) add(parser.flush(ended_by_model(*output.finish)));
+  }
+
+  void add_call(size_t choice, const text::ToolCallEvent& event,
+                std::vector<api::ToolCallDelta>& calls) const {
+    if (event.call > 0 && !many_calls_) return;
+    const auto index = static_cast<int64_t>(event.call);
+    if (event.kind == text::ToolCallEvent::Kind::kStart) {
+      calls.push_back({index, call_id(choice, event.call), event.text, ""});
+    } else if (event.kind == text::ToolCallEvent::Kind::kArguments) {
+      calls.push_back({index, "", "", event.text});
+    }
+  }
+
+  // Unique, as the job's own id is.
+  std::string call_id(size_t choice, size_t call) const {
+    const std::string& job_id = job().id;
+    const size_t dash = job_id.find('-');
+    return "call_" + job_id.substr(dash == std::string::npos ? 0 : dash + 1) + "_" + std::to_string(choice) +
+           "_" + std::to_string(call);
+  }
+
+  std::optional<std::string> ending(size_t choice, const Output& output) const {
+    auto reason = finish_reason_of(output);
+    const bool called = choices_[choice].parser.tool_call_count() > 0;
+    return reason == api::kFinishStop && called ? api::kFinishToolCalls : reason;
   }
 
   api::ChatResponse envelope(bool is_chunk) const {
@@ -111,15 +153,15 @@ class ChatGeneration : public Generation {
   }
 
   std::vector<Choice> choices_;
+  bool many_calls_;
 };
 
 }  // namespace
 
 std::shared_ptr<Generation> make_chat_generation(Engine& engine, const text::Tokenizer& tokenizer,
                                                  std::shared_ptr<HttpExchange> exchange, GenerationJob job,
-                                                 bool starts_in_reasoning) {
-  return std::make_shared<ChatGeneration>(engine, tokenizer, std::move(exchange), std::move(job),
-                                          starts_in_reasoning);
+                                                 ChatOutput output) {
+  return std::make_shared<ChatGeneration>(engine, tokenizer, std::move(exchange), std::move(job), output);
 }
 
 }  // namespace spark::engine

@@ -2,8 +2,6 @@
 
 #include <charconv>
 
-#include "text/chat.h"
-
 namespace spark::engine {
 namespace {
 
@@ -14,8 +12,27 @@ int effort_of(const std::string& name) {
   return value;
 }
 
-text::ChatOptions options_of(const api::ChatRequest& request) {
+text::ToolChoice choice_of(const api::ChatRequest& request) {
+  switch (request.tool_choice) {
+    case api::ToolChoice::kNone:
+      return text::ToolChoice::kNone;
+    case api::ToolChoice::kRequired:
+      return text::ToolChoice::kRequired;
+    case api::ToolChoice::kNamed:
+      return text::ToolChoice::kNamed;
+    case api::ToolChoice::kAuto:
+      break;
+  }
+  return text::ToolChoice::kAuto;
+}
+
+text::ChatOptions options_of(const api::ChatRequest& request,
+                             const std::optional<text::ChatTemplateParts>& tool_text) {
   text::ChatOptions options;
+  options.tools = request.tools;
+  options.tool_choice = choice_of(request);
+  options.tool_name = request.tool_name;
+  options.template_parts = tool_text;
   options.thinking = request.thinking.value_or(true);
   if (request.reasoning_effort && *request.reasoning_effort != "none") {
     options.reasoning_effort = effort_of(*request.reasoning_effort);
@@ -32,6 +49,9 @@ std::vector<text::ChatMessage> messages_of(const api::ChatRequest& request) {
     message.role = text::parse_role(given.role).value_or(text::Role::kUser);
     for (const std::string& part : given.content) message.content.push_back(text::text_part(part));
     if (!given.reasoning.empty()) message.reasoning = given.reasoning;
+    for (const api::ToolCall& call : given.tool_calls)
+      message.tool_calls.push_back({call.id, call.name, call.arguments});
+    message.tool_call_id = given.tool_call_id;
     messages.push_back(std::move(message));
   }
   return messages;
@@ -39,12 +59,16 @@ std::vector<text::ChatMessage> messages_of(const api::ChatRequest& request) {
 
 }  // namespace
 
-ChatPrompt encode_chat_request(const api::ChatRequest& request, const text::Tokenizer& tokenizer) {
+bool offers_tools(const api::ChatRequest& request) {
+  return !request.tools.empty() && request.tool_choice != api::ToolChoice::kNone;
+}
+
+ChatPrompt encode_chat_request(const api::ChatRequest& request, const text::Tokenizer& tokenizer,
+                               const std::optional<text::ChatTemplateParts>& tool_text) {
   try {
     const auto messages = messages_of(request);
-    const auto options = options_of(request);
-    return {text::encode_chat(messages, options, tokenizer),
-            text::output_start(messages, options).in_reasoning};
+    const auto options = options_of(request, tool_text);
+    return {text::encode_chat(messages, options, tokenizer), text::output_start(messages, options)};
   } catch (const Error& error) {
     throw api::RequestError(api::bad_request(error.describe(), error.where()));
   }

@@ -2,19 +2,26 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "api/request.h"
+#include "text/chat.h"
+#include "text/output_start.h"
 #include "text/tokenizer.h"
 
 namespace spark::engine {
 
 struct ChatPrompt {
   std::vector<int32_t> tokens;
-  bool starts_in_reasoning = false;  // the answer begins inside the reasoning channel
+  text::OutputStart start = {};  // of the answer
 };
 
-// Throws RequestError.
-ChatPrompt encode_chat_request(const api::ChatRequest& request, const text::Tokenizer& tokenizer);
+// `tool_text`: the checkpoint's description of tools, if it has one. Throws RequestError.
+ChatPrompt encode_chat_request(const api::ChatRequest& request, const text::Tokenizer& tokenizer,
+                               const std::optional<text::ChatTemplateParts>& tool_text);
+
+// Whether the answer may have calls.
+bool offers_tools(const api::ChatRequest& request);
 
 }  // namespace spark::engine

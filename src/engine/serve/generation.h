@@ -14,6 +14,7 @@
 #include "api/response.h"
 #include "engine/schedule/engine.h"
 #include "engine/serve/http.h"
+#include "text/output_start.h"
 #include "text/tokenizer.h"
 
 namespace spark::engine {
@@ -80,9 +81,16 @@ class Generation : public std::enable_shared_from_this<Generation> {
   bool over_ = false;  // answered or failed; what still comes is dropped
 };
 
+// How the text of a chat answer is to be read.
+struct ChatOutput {
+  text::OutputStart start;
+  bool tools = false;      // calls are looked for
+  bool many_calls = true;  // false: all but the first are dropped
+};
+
 std::shared_ptr<Generation> make_chat_generation(Engine& engine, const text::Tokenizer& tokenizer,
                                                  std::shared_ptr<HttpExchange> exchange, GenerationJob job,
-                                                 bool starts_in_reasoning);
+                                                 ChatOutput output);
 std::shared_ptr<Generation> make_completion_generation(Engine& engine, const text::Tokenizer& tokenizer,
                                                        std::shared_ptr<HttpExchange> exchange,
                                                        GenerationJob job);

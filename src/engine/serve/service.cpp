@@ -291,10 +291,15 @@ void Service::prove() {
 void Service::chat(HttpRequest& request, Exchange exchange) {
   const api::ChatRequest asked = api::parse_chat_request(request.body, options_.generation.sampling);
   GenerationJob job{new_id("chatcmpl-"), served_name(asked.model), unix_seconds(), {}, asked.delivery};
-  ChatPrompt prompt = encode_chat_request(asked, tokenizer_);
+  ChatPrompt prompt = encode_chat_request(asked, tokenizer_, options_.tool_text);
   job.requests.push_back(engine_request(std::move(prompt.tokens), asked.sampling, engine_.max_context(),
                                         asked.delivery, client_of(request, asked.delivery)));
-  make_chat_generation(engine_, tokenizer_, exchange, std::move(job), prompt.starts_in_reasoning)->start();
+  const bool tools = offers_tools(asked);
+  // The markup of calls has tokens that a tokenizer may flag as special.
+  if (tools) job.requests.back().skip_special = false;
+  make_chat_generation(engine_, tokenizer_, exchange, std::move(job),
+                       {prompt.start, tools, asked.parallel_tool_calls})
+      ->start();
 }
 
 void Service::completions(HttpRequest& request, Exchange exchange) {
@@ -318,8 +323,10 @@ void Service::tokenize(HttpRequest& request, Exchange exchange) {
   served_name(asked.model);
   const auto* text = std::get_if<std::string>(&asked.input);
   const std::vector<int32_t> tokens =
-      text != nullptr ? tokenizer_.encode(*text, text::ControlTokens::kAsText)
-                      : encode_chat_request(std::get<api::ChatRequest>(asked.input), tokenizer_).tokens;
+      text != nullptr
+          ? tokenizer_.encode(*text, text::ControlTokens::kAsText)
+          : encode_chat_request(std::get<api::ChatRequest>(asked.input), tokenizer_, options_.tool_text)
+                .tokens;
   Json strings = nullptr;
   if (asked.return_token_strs) {
     strings = Json::array();

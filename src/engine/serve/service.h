@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "engine/serve/generation_config.h"
 #include "engine/serve/http.h"
 #include "engine/serve/metrics.h"
+#include "text/chat.h"
 #include "text/tokenizer.h"
 
 namespace spark::engine {
@@ -30,7 +32,8 @@ struct ServiceOptions {
   std::vector<std::string> api_keys = {};  // none: open to whoever can connect
   std::string version = {};
   GenerationConfig generation = {};
-  EngineOptions engine = {};  // its observer is the service's own
+  std::optional<text::ChatTemplateParts> tool_text = {};  // nothing: requests with tools are refused
+  EngineOptions engine = {};                              // its observer is the service's own
 };
 
 class Service : public HttpHandler {

@@ -120,7 +120,7 @@ TEST(ChatRequest, NamesTheFieldAtFault) {
 
 TEST(ChatRequest, RefusesWhatWouldChangeTheAnswer) {
   for (const char* field :
-       {R"("tools":[{"type":"function"}])", R"("tool_choice":"required")", R"("logit_bias":{"5":1})",
+       {R"("functions":[{"name":"f"}])", R"("tool_choice":"required")", R"("logit_bias":{"5":1})",
         R"("frequency_penalty":0.5)", R"("presence_penalty":-1)", R"("repetition_penalty":1.1)",
         R"("prompt_logprobs":1)", R"("echo":true)", R"("response_format":{"type":"json_object"})",
         R"("guided_json":{})", R"("use_beam_search":true)", R"("best_of":2)", R"("bad_words":["x"])",
@@ -130,6 +130,35 @@ TEST(ChatRequest, RefusesWhatWouldChangeTheAnswer) {
     EXPECT_EQ(std::string(field).substr(1, error.param->size()), error.param->substr(0, error.param->size()))
         << error.message;
   }
+}
+
+TEST(ChatRequest, ReadsToolsAndTheirUse) {
+  const std::string body = R"({"messages":[{"role":"user","content":"hi"},
+      {"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","index":0,
+         "function":{"name":"f","arguments":"{\"x\":1}"}}]},
+      {"role":"tool","tool_call_id":"a","content":[{"type":"text","text":"5"}]}],
+      "tools":[{"type":"function","function":{"name":"f","description":null,"strict":true,
+         "parameters":{"type":"object","properties":{"x":{"default":null}}}}},
+         {"type":"function","function":{"name":"mcp:files/read.all-of_it"}}],
+      "tool_choice":{"type":"function","function":{"name":"f"}},"parallel_tool_calls":false})";
+  const ChatRequest request = parse_chat_request(body);
+  ASSERT_EQ(request.tools.size(), 2U);
+  EXPECT_EQ(
+      request.tools[0].dump(),
+      R"({"name":"f","strict":true,"parameters":{"type":"object","properties":{"x":{"default":null}}}})");
+  EXPECT_EQ(request.tool_choice, ToolChoice::kNamed);
+  EXPECT_EQ(request.tool_name, "f");
+  EXPECT_FALSE(request.parallel_tool_calls);
+  ASSERT_EQ(request.messages[1].tool_calls.size(), 1U);
+  EXPECT_EQ(request.messages[1].tool_calls[0].id, "a");
+  EXPECT_EQ(request.messages[1].tool_calls[0].arguments, R"({"x":1})");
+  EXPECT_TRUE(request.messages[1].content.empty());
+  EXPECT_EQ(request.messages[2].tool_call_id, "a");
+  // What a client writes is what a server reads.
+  const ChatRequest again = parse_chat_request(request.json().dump());
+  EXPECT_EQ(again.json(), request.json());
+  EXPECT_EQ(again.tools, request.tools);
+  EXPECT_EQ(again.tool_choice, request.tool_choice);
 }
 
 TEST(ChatRequest, SuggestsTheNearestField) {

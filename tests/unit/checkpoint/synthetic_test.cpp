@@ -21,6 +21,7 @@
 #include "model/tensors.h"
 #include "text/engram_map.h"
 #include "text/tokenizer.h"
+#include "text/tool_text.h"
 #include "unit/checkpoint/temporary_folder.h"
 
 namespace spark::engine {
@@ -87,7 +88,7 @@ TEST_F(Synthetic, SameSeedSameBytes) {
 TEST_F(Synthetic, HasThePublishedLayoutAndNoFault) {
   const auto files = files_of(path());
   for (const char* name : {"config.json", "inference/config.json", "generation_config.json", "tokenizer.json",
-                           "tokenizer_config.json", "model.safetensors.index.json"}) {
+                           "tokenizer_config.json", "encoding/encoding.py", "model.safetensors.index.json"}) {
     EXPECT_TRUE(files.count(name)) << name;
   }
   size_t bytes = 0;
@@ -105,6 +106,15 @@ TEST_F(Synthetic, HasThePublishedLayoutAndNoFault) {
     }
     EXPECT_EQ(checkpoint.shards()[shard]->header().tensors.size(), 2u);
   }
+}
+
+TEST_F(Synthetic, HasAToolTextOfThePublishedForm) {
+  const auto parts = text::load_tool_text(path());
+  ASSERT_TRUE(parts);
+  EXPECT_TRUE(parts->before_schemas.starts_with("## Tools\n"));
+  EXPECT_NE(parts->before_schemas.find("<｜DSML｜ invoke name=\"NAME\">"), std::string::npos);
+  EXPECT_TRUE(parts->after_schemas.starts_with("\n\n"));
+  EXPECT_FALSE(text::is_published_tool_text(*parts));
 }
 
 TEST_F(Synthetic, EveryPresetHasEveryMechanismAndSplits) {

@@ -15,16 +15,19 @@ struct Shape {
   int64_t out, in;
   int bytes;
   int64_t per_group = 0;
+  int weight_bytes = 1;
 };
 
 const std::vector<Shape>& shapes() {
   static const std::vector<Shape> all = {
-      {1792, 5120, 1},   {8192, 1280, 1}, {5120, 2048, 1},       {32768, 1280, 1},      {5120, 8192, 1},
-      {25600, 6144, 1},  {6400, 6144, 1}, {5120, 15360, 1},      {576, 5120, 1},        {5120, 576, 1},
-      {384, 5120, 2},    {512, 5120, 2},  {32, 5120, 2},         {128, 512, 2},         {32320, 5120, 2},
-      {129280, 256, 2},  {1, 5376, 2},    {2048, 4096, 2, 1024}, {8192, 4096, 2, 1024}, {3072, 4096, 2, 1024},
-      {128, 128, 2, 32}, {64, 64, 2, 16}, {640, 128, 2},         {33, 96, 1},           {31, 32, 1},
-      {1, 160, 1}};
+      {1792, 5120, 1},     {8192, 1280, 1},       {5120, 2048, 1},       {32768, 1280, 1},
+      {5120, 8192, 1},     {25600, 6144, 1},      {6400, 6144, 1},       {5120, 15360, 1},
+      {576, 5120, 1},      {5120, 576, 1},        {384, 5120, 2},        {512, 5120, 2},
+      {32, 5120, 2},       {128, 512, 2},         {32320, 5120, 2},      {129280, 256, 2},
+      {1, 5376, 2},        {2048, 4096, 2, 1024}, {8192, 4096, 2, 1024}, {3072, 4096, 2, 1024},
+      {128, 128, 2, 32},   {64, 64, 2, 16},       {640, 128, 2},         {33, 96, 1},
+      {31, 32, 1},         {1, 160, 1},           {384, 5120, 2, 0, 2},  {512, 5120, 2, 0, 2},
+      {32, 5120, 2, 0, 2}, {33, 96, 2, 0, 2}};
   return all;
 }
 
@@ -32,6 +35,7 @@ LinearShape shape_of(const Shape& s) {
   return {.rows = s.out,
           .cols = s.in,
           .activation_bytes = s.bytes,
+          .weight_bytes = s.weight_bytes,
           .rowwise = s.per_group > 0,
           .rows_per_group = s.per_group};
 }
@@ -92,26 +96,42 @@ TEST(LinearPlan, DirectLaunchesCoverEveryShardOnce) {
       const LinearSplit split = split_linear(shape);
       const auto l = plan_direct(shape, split, device);
       if (!l) continue;
-      EXPECT_LE(l->shared_bytes, device.shared_bytes / 2);
+      EXPECT_LE(l->shared_bytes, device.shared_bytes / (shape.weight_bytes == 1 ? 2 : 1));
       EXPECT_EQ(l->row_warps * split.shards, kDirectWarps * l->warp_shards) << s.out << " x " << s.in;
       EXPECT_GE(l->shard_chunks * l->chunk, split.shard_blocks);
       EXPECT_LT((l->shard_chunks - 1) * l->chunk, split.shard_blocks);
       EXPECT_GE(int64_t{l->grid} * l->row_warps * kTileRows, s.out);
-      const size_t weights =
-          static_cast<size_t>(kDirectWarps * l->warp_shards * l->shard_chunks * l->chunk) * kTileBytes;
+      const size_t weights = static_cast<size_t>(kDirectWarps * l->warp_shards * l->shard_chunks * l->chunk) *
+                             static_cast<size_t>(kTileBytes * shape.weight_bytes);
       EXPECT_EQ(l->shared_bytes, direct_weights_at(l->warp_shards, l->chunk) + weights);
     }
   }
 }
 
 TEST(LinearPlan, DecodeProductsAreDirectOnTheDeviceThatHasRoom) {
-  for (const Shape& s : {Shape{1792, 5120, 1}, Shape{8192, 1280, 1}, Shape{5120, 2048, 1},
-                         Shape{2048, 4096, 2, 1024}, Shape{576, 5120, 1}, Shape{5120, 576, 1}}) {
+  for (const Shape& s :
+       {Shape{1792, 5120, 1}, Shape{8192, 1280, 1}, Shape{5120, 2048, 1}, Shape{2048, 4096, 2, 1024},
+        Shape{576, 5120, 1}, Shape{5120, 576, 1}, Shape{384, 5120, 2, 0, 2}, Shape{512, 5120, 2, 0, 2}}) {
     EXPECT_TRUE(plan_direct(shape_of(s), split_linear(shape_of(s)), kH200).has_value()) << s.out;
   }
   for (const Shape& s : {Shape{25600, 6144, 1}, Shape{5120, 15360, 1}}) {
     EXPECT_FALSE(plan_direct(shape_of(s), split_linear(shape_of(s)), kH200).has_value()) << s.out;
   }
+}
+
+TEST(LinearPlan, RowsThatAreMadeInTheLaunch) {
+  const auto plan = [](const Shape& s, int rows) {
+    return plan_direct_rows(shape_of(s), split_linear(shape_of(s)), rows, kH200);
+  };
+  for (const Shape& s : {Shape{8192, 1280, 1}, Shape{5120, 2048, 1}}) {
+    const auto l = plan(s, kDirectRows);
+    ASSERT_TRUE(l.has_value()) << s.out;
+    EXPECT_LE(l->shared_bytes, kH200.shared_bytes / 2);
+    EXPECT_EQ(l->grid, plan_direct(shape_of(s), split_linear(shape_of(s)), kH200)->grid);
+    EXPECT_FALSE(plan(s, kDirectRows + 1).has_value());
+  }
+  EXPECT_FALSE(plan({1792, 5120, 1}, 1).has_value()) << "more than eight pieces of 256 channels a row";
+  EXPECT_FALSE(plan({384, 1280, 2, 0, 2}, 1).has_value()) << "BF16 rows are not quantised";
 }
 
 TEST(PackPlan, TakesTheWindowWithTheFewestExceptions) {

@@ -73,8 +73,7 @@ class SharedLaunches : public testing::Test {
 TEST_F(SharedLaunches, QuantiserRunsInsideTheProductOfFewRows) {
   constexpr int32_t kOut = 64, kIn = 96;
   const Weight weight = place(cases::random_weight(random_, WeightFormat::kFp8, kOut, kIn));
-  // Fewer rows go through the direct product, which takes rows that are quantised already.
-  for (const int32_t count : {cuda::kDirectRows + 1, 16, 17}) {
+  for (const int32_t count : {1, cuda::kDirectRows, cuda::kDirectRows + 1, 16, 17}) {
     uint16_t* x = rows(count, kIn);
     const QuantisedRows q = {room<uint8_t>(static_cast<size_t>(count * kIn)),
                              room<uint8_t>(static_cast<size_t>(count * 3))};
@@ -160,6 +159,69 @@ TEST_F(SharedLaunches, RotationAndWindowWrite) {
   EXPECT_EQ(launches([&] { write(); }), 1U);
 }
 
+// A query's way: two norms, the product of the first, the rotation of its output, the second one's window
+// records.
+TEST_F(SharedLaunches, NormsAndWhatFollowsTheProductOfFewRows) {
+  constexpr int32_t kWidth = 64, kPairs = 8, kRank = 96, kOut = 2 * kWidth;
+  const Weight weight = place(cases::random_weight(random_, WeightFormat::kFp8, kOut, kRank));
+  uint16_t* norm_weight = make(cases::norm_weights(random_, kRank));
+  for (const int32_t count : {1, 5, cuda::kDirectRows, cuda::kDirectRows + 1}) {
+    const auto n = static_cast<size_t>(count);
+    const StepRows step = steps(count);
+    uint16_t* x = rows(count, kRank + kWidth);
+    float* angles = make(cases::f32_values(random_, n * kPairs * 2));
+    const size_t record = static_cast<size_t>(window_record_bytes(kWidth));
+    struct Outputs {
+      QuantisedRows q;
+      uint16_t *kv, *y;
+      uint8_t* records;
+    };
+    const auto run = [&](bool apart) {
+      const Outputs out = {{room<uint8_t>(n * kRank), room<uint8_t>(n * kRank / 32)},
+                           room<uint16_t>(n * kWidth),
+                           room<uint16_t>(n * kOut),
+                           room<uint8_t>(n * record)};
+      const auto part = [&] {
+        if (apart) read(out.q.codes, 1);  // a transfer launches what waits
+      };
+      cuda_->rms_norm({.rows = count,
+                       .cols = kRank,
+                       .x = x,
+                       .x_stride = kRank + kWidth,
+                       .weight = norm_weight,
+                       .y_q = out.q});
+      part();
+      cuda_->rms_norm({.rows = count,
+                       .cols = kWidth,
+                       .x = x + kRank,
+                       .x_stride = kRank + kWidth,
+                       .weight = norm_weight,
+                       .y = out.kv});
+      part();
+      cuda_->linear({.rows = count, .x_q = out.q, .weight = &weight, .y = out.y, .y_stride = kOut});
+      part();
+      cuda_->rope(
+          {.rows = count, .heads = 2, .width = kWidth, .pairs = kPairs, .cos_sin = angles, .x = out.y});
+      part();
+      cuda_->window_write({.step = step,
+                           .width = kWidth,
+                           .pairs = kPairs,
+                           .cos_sin = angles,
+                           .kv = out.kv,
+                           .records = out.records});
+      return out;
+    };
+    Outputs together = {}, apart = {};
+    EXPECT_EQ(launches([&] { together = run(false); }), count <= cuda::kDirectRows ? 1U : 3U) << count;
+    EXPECT_EQ(launches([&] { apart = run(true); }), 5U);
+    EXPECT_EQ(read(together.q.codes, n * kRank), read(apart.q.codes, n * kRank));
+    EXPECT_EQ(read(together.q.scales, n * kRank / 32), read(apart.q.scales, n * kRank / 32));
+    EXPECT_EQ(read(together.kv, n * kWidth), read(apart.kv, n * kWidth));
+    EXPECT_EQ(read(together.y, n * kOut), read(apart.y, n * kOut));
+    EXPECT_EQ(read(together.records, n * record), read(apart.records, n * record));
+  }
+}
+
 TEST_F(SharedLaunches, ExpansionAndCollapse) {
   constexpr int32_t kRows = 4, kHidden = 64, kStreams = 4;
   uint16_t* h = rows(kRows, kStreams * kHidden);
@@ -187,12 +249,19 @@ TEST_F(SharedLaunches, ExpansionAndCollapse) {
   EXPECT_EQ(launches([&] { expand(); }), 1U);
 }
 
-TEST_F(SharedLaunches, RouterRunsWithTheWorkListOfFewRows) {
-  constexpr int32_t kHidden = 64, kWidth = 64, kExperts = 4, kTopK = 2;
+// Where the streaming kernel has no place (64 channels), the router runs with the work list; that kernel
+// (128) makes the list of few rows itself, and the shared expert's last product adds up those of at most
+// eight.
+class ExpertLaunches : public SharedLaunches, public testing::WithParamInterface<int32_t> {};
+
+TEST_P(ExpertLaunches, AreAsFewAsTheRowsAllow) {
+  const int32_t kHidden = GetParam();
+  constexpr int32_t kWidth = 64, kExperts = 4, kTopK = 2;
   std::vector<HostWeight> host;
   for (int32_t i = 0; i < 3 * (kExperts + 1); ++i) {
     const WeightFormat format = i < 3 * kExperts ? WeightFormat::kFp4 : WeightFormat::kFp8;
-    host.push_back(cases::random_weight(random_, format, kWidth, kHidden));
+    host.push_back(i % 3 == 2 ? cases::random_weight(random_, format, kHidden, kWidth)
+                              : cases::random_weight(random_, format, kWidth, kHidden));
   }
   std::vector<ExpertWeights> experts;
   for (size_t e = 0; e < kExperts; ++e)
@@ -200,15 +269,16 @@ TEST_F(SharedLaunches, RouterRunsWithTheWorkListOfFewRows) {
   const ExpertBank bank = cuda_->place_experts(experts);
   const ExpertWeights shared = {place(host[3 * kExperts]), place(host[3 * kExperts + 1]),
                                 place(host[3 * kExperts + 2])};
-  for (const int32_t count : {1, 16, 17}) {
+  for (const int32_t count : {1, 9, 16, 17}) {
     const auto n = static_cast<size_t>(count);
     const StepRows step = steps(count);
-    const cases::QuantisedHost q = cases::quantised(cases::bf16_values(random_, n * kHidden));
+    const auto values = n * static_cast<size_t>(kHidden);
+    const cases::QuantisedHost q = cases::quantised(cases::bf16_values(random_, values));
     float* logits = make(cases::f32_values(random_, n * kExperts));
     float* bias = make(cases::f32_values(random_, kExperts));
     int32_t* ids = room<int32_t>(n * kTopK);
     float* weights = room<float>(n * kTopK);
-    uint16_t* y = room<uint16_t>(n * kHidden);
+    uint16_t* y = room<uint16_t>(values);
     const QuantisedRows x = {make(q.codes), make(q.scales)};
     const auto route = [&] {
       cuda_->route({.step = step,
@@ -233,11 +303,18 @@ TEST_F(SharedLaunches, RouterRunsWithTheWorkListOfFewRows) {
     };
     EXPECT_EQ(launches(route), 1U);
     const uint64_t alone = launches(run);
-    const std::vector<uint16_t> apart = read(y, n * kHidden);
-    EXPECT_EQ(launches([&] { route(), run(); }), count <= 16 ? alone : alone + 1);
-    EXPECT_EQ(read(y, n * kHidden), apart);
+    const std::vector<uint16_t> apart = read(y, values);
+    const bool together = kHidden == 64 && count <= 16;
+    EXPECT_EQ(launches([&] { route(), run(); }), together ? alone : alone + 1);
+    EXPECT_EQ(read(y, values), apart);
+    // Beside the shared expert's three (or two and one that settles): the experts, and what adds them up.
+    if (kHidden == 128) {
+      EXPECT_EQ(alone, count <= 16 ? 5U : 6U) << count;
+    }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Forms, ExpertLaunches, testing::Values(64, 128));
 
 }  // namespace
 }  // namespace spark::engine

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -27,7 +26,6 @@ constexpr int64_t kIndexWorkspaceBytes = int64_t{256} << 20;
 // kind.
 enum class Scratch : uint8_t {
   kMhcPartials,
-  kMixReady,
   kExpertCount,
   kExpertItems,
   kExpertRow,
@@ -237,16 +235,11 @@ class Backend final : public CudaBackend {
         (!waiting_.mix || waiting_.mix->pre != args.pre)) {
       const MhcExpandArgs expand = *std::exchange(waiting_.expand, std::nullopt);
       const std::optional<MhcMixArgs> mix = std::exchange(waiting_.mix, std::nullopt);
-      const bool flags =
-          mix && args.rows <= kDirectRows && chain_->has_sides() && std::getenv("LAB_FLAGS") != nullptr;
-      const bool awaits = std::exchange(expand_awaits_, false);
-      const Launch on = chain_->next();
-      launch_mhc_expand_collapse(
-          on, expand, args,
-          {.early = settled_before(args.h), .ready = ready_flags(), .awaits = awaits, .resets = flags});
+      const Launch on = main();
+      launch_mhc_expand_collapse(on, expand, args, settled_before(args.h));
       written(args.h);
       remember_collapsed(args);
-      if (mix) launch_mix(*mix, flags);
+      if (mix) launch_mix(*mix);
       return;
     }
     flush();
@@ -257,16 +250,7 @@ class Backend final : public CudaBackend {
 
   void mhc_expand(const MhcExpandArgs& args) override {
     require_streams(args.streams);
-    flush();
-    // Few rows: each row's coefficients come with a flag. A join would keep the next kernel from starting
-    // early, and does not even mean that they are there when it starts.
-    expand_awaits_ = flagged_post_ == args.post && args.streams == 4 && expands_and_collapses(args.hidden);
-    if (expand_awaits_) {
-      join(shared_side_);
-    } else {
-      join();
-    }
-    flagged_post_ = nullptr;
+    join();
     if (args.streams == 4 && expands_and_collapses(args.hidden)) {
       waiting_.expand = args;
     } else {
@@ -402,8 +386,9 @@ class Backend final : public CudaBackend {
 
     // The router may run in the launch that makes the work list.
     std::optional<RouteArgs> route;
-    if (waiting_.route && waiting_.route->ids == args.ids && waiting_.route->weights == args.weights &&
-        waiting_.route->top_k == args.top_k && args.step.rows <= kRoutedPlanRows) {
+    if (!stream && waiting_.route && waiting_.route->ids == args.ids &&
+        waiting_.route->weights == args.weights && waiting_.route->top_k == args.top_k &&
+        args.step.rows <= kRoutedPlanRows) {
       route = std::exchange(waiting_.route, std::nullopt);
     }
     // The shared expert needs nothing but the rows: it starts beside the router when they are known to be as
@@ -422,21 +407,38 @@ class Backend final : public CudaBackend {
                 .y_stride = args.width},
                {.second = &args.shared->w3, .second_y = up});
     launch_swiglu_quantise(side(), gate, up, args.step.rows, args.width, args.limit, t);
-    run_linear(
-        limits_, side,
-        {.rows = args.step.rows, .x_q = t, .weight = &args.shared->w2, .y = shared, .y_stride = args.hidden},
-        {});
+    // Few rows: the last product comes behind the routed experts and adds everything up.
+    const bool joins = stream && combines_directly(limits_, args);
+    if (joins) {
+      launch_settle(side());
+    } else {
+      run_linear(limits_, side,
+                 {.rows = args.step.rows,
+                  .x_q = t,
+                  .weight = &args.shared->w2,
+                  .y = shared,
+                  .y_stride = args.hidden},
+                 {});
+    }
 
     for (int first = 0; first < args.step.rows; first += kMaxLinearRows) {
       const int count = std::min(kMaxLinearRows, args.step.rows - first);
-      launch_expert_plan(main(), args, first, count, bank.experts, work, route ? &*route : nullptr);
+      if (!stream || expert_stream_needs_list(args, count))
+        launch_expert_plan(main(), args, first, count, bank.experts, work, route ? &*route : nullptr);
       const uint16_t* shared_rows = shared + int64_t{first} * args.hidden;
       if (stream) {
-        // Few rows: what runs beside is done when the router is, and a join costs less here than behind,
-        // where it would keep the next kernel from starting early.
-        if (count <= kDirectRows) join();
         launch_expert_stream(main(), args, first, count, bank, work);
         join(shared_side_);
+        if (joins) {
+          join(mix_side_);  // a launch that joins starts late: one of them is enough
+          run_direct_combine(limits_, [this] { return main(); }, args, t,
+                             {.outputs = work.outputs,
+                              .item_done = work.item_done,
+                              .sequence = args.step.sequence,
+                              .top_k = args.top_k,
+                              .early = options_.side_stream});  // it is joined, and the rows have settled
+          continue;
+        }
         launch_expert_combine(main(), args, first, count, work, shared_rows);
         continue;
       }
@@ -533,8 +535,6 @@ class Backend final : public CudaBackend {
     }
     if (waiting.route) launch_route(main(), *waiting.route);
     if (waiting.expand) {
-      join();
-      expand_awaits_ = false;
       launch_mhc_expand(main(), *waiting.expand);
       written(waiting.expand->h);
     }
@@ -559,13 +559,11 @@ class Backend final : public CudaBackend {
     return found == written_.end() || chain_->settled(found->second);
   }
 
-  uint32_t* ready_flags() { return scratch<uint32_t>(Scratch::kMixReady, kDirectRows); }
-
   static bool independent(const RmsNormArgs& first, const RmsNormArgs& second) {
     return second.x != first.y && (first.y == nullptr || second.y != first.y);
   }
 
-  void launch_mix(const MhcMixArgs& args, bool flags = false) {
+  void launch_mix(const MhcMixArgs& args) {
     const int64_t columns = int64_t{args.streams} * args.hidden;
     float* partials =
         scratch<float>(Scratch::kMhcPartials, int64_t{args.rows} * kMixOutputs * mhc_mix_chunks(columns));
@@ -573,9 +571,8 @@ class Backend final : public CudaBackend {
     fork(mix_side_);
     const Launch first = beside(mix_side_);
     const Launch second = beside(mix_side_);
-    launch_mhc_mix(first, second, args, fn, partials, flags ? ready_flags() : nullptr);
+    launch_mhc_mix(first, second, args, fn, partials);
     pending_pre_ = args.pre;
-    flagged_post_ = flags ? args.post : nullptr;
   }
 
   // Notes the place in the main chain after which a collapse's rows exist.
@@ -630,7 +627,6 @@ class Backend final : public CudaBackend {
       if (graph != nullptr) cudaGraphDestroy(graph);
       cudaGetLastError();
       waiting_ = {};
-      flagged_post_ = nullptr;
       collapsed_codes_ = nullptr;
       mix_side_.busy = shared_side_.busy = false;
       chain_->interrupt();
@@ -673,8 +669,6 @@ class Backend final : public CudaBackend {
   Waiting waiting_;
   std::unordered_map<const void*, uint64_t> written_;  // memory -> the launch that wrote it last
   const float* pending_pre_ = nullptr;
-  const float* flagged_post_ = nullptr;  // of the mix whose coefficients have flags
-  bool expand_awaits_ = false;           // the expansion that waits needs them
 };
 
 }  // namespace

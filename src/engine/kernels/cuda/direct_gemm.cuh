@@ -7,18 +7,42 @@
 // of the block. The sums are those of the streaming product (stream_gemm.cuh), bit for bit: blocks ascending
 // in a shard, then shard by shard. What bounds it then are instructions, so everything is unrolled: a shard
 // is a number of chunks of kChunk blocks, the last ones filled up with zeros.
+//
+// With kCombine it is the shared expert's last product: its rows are there when it starts, so it waits for
+// the kernel before it, the routed experts', only when its own sums are done, and adds what that one leaves.
 #pragma once
 
 #include "engine/kernels/cuda/stream_gemm.cuh"
 
 namespace spark::engine::cuda {
 
-template <class Format, int kChunk>
+// A row's routed experts in ascending order, as launch_expert_combine adds them.
+__device__ __forceinline__ float sum_of_experts(const RoutedSum& c, size_t row, size_t channel,
+                                                int64_t hidden) {
+  constexpr int kSlots = 8;
+  const uint16_t* from =
+      c.outputs + row * static_cast<size_t>(c.top_k) * static_cast<size_t>(hidden) + channel;
+  float total = 0.0f;
+  for (int k0 = 0; k0 < c.top_k; k0 += kSlots) {
+    uint32_t v[kSlots];
+#pragma unroll
+    for (int k = 0; k < kSlots; ++k)
+      v[k] = k0 + k < c.top_k ? from[static_cast<size_t>(k0 + k) * static_cast<size_t>(hidden)] : 0u;
+#pragma unroll
+    for (int k = 0; k < kSlots; ++k) {
+      if (k0 + k < c.top_k) total += bf16_to_float(v[k]);
+    }
+  }
+  return total;
+}
+
+template <class Format, int kChunk, bool kCombine>
 __global__ void __launch_bounds__(kDirectThreads, 2)
     direct_gemm_kernel(const __grid_constant__ StreamGemmParams p) {
   constexpr int kWarps = kDirectThreads / 32;
+  constexpr int kPieces = Format::kBlockBytes / kTileBytes;
   SPARK_DYNAMIC_SHARED(uint8_t, shared);  // partial sums, then every warp's scales and weights
-  launch_dependents();
+  if (!p.settles) launch_dependents();
   const uint8_t* const weight_tiles = blockIdx.y == 0 ? p.tiles : p.second_tiles;
   const uint8_t* const weight_scales = blockIdx.y == 0 ? p.scales : p.second_scales;
   uint16_t* const y = blockIdx.y == 0 ? p.y : p.second_y;
@@ -55,8 +79,11 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
     uint8_t* to = weights + c * (kChunk * Format::kBlockBytes);
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
-      copy_async_16(to + i * Format::kBlockBytes, i < count ? from + i * Format::kBlockBytes : tiles,
-                    i < count);
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+        const int at = i * Format::kBlockBytes + piece * kTileBytes;
+        copy_async_16(to + at, i < count ? from + at : tiles, i < count);
+      }
     }
     copy_async_commit();
   }
@@ -64,13 +91,15 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
   const auto weight_scale_of = [&](int c) {
     int first = 0;
     const int count = chunk_of(c, first);
-    return lane < count ? ue8m0_to_float(
-                              __ldg(weight_scales + static_cast<size_t>(tile / 2) * p.blocks + first + lane))
-                        : 0.0f;
+    return Format::kWeightScale && lane < count
+               ? ue8m0_to_float(
+                     __ldg(weight_scales + static_cast<size_t>(tile / 2) * p.blocks + first + lane))
+               : 0.0f;
   };
   scale_lane = weight_scale_of(0);
 
-  wait_for_inputs();
+  if (!kCombine || !p.combine.early) wait_for_inputs();
+  if (p.settles) launch_dependents();
 
   // ---- the rows: lane (g, t) reads row g, eight columns of each block
   const bool live = g < p.rows;
@@ -129,9 +158,13 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
       const uint8_t* from = weights + c * (kChunk * Format::kBlockBytes);
 #pragma unroll
       for (int b = 0; b < kChunk; ++b) {
-        const uint4 word = *reinterpret_cast<const uint4*>(from + b * Format::kBlockBytes);
         uint32_t a[8];
-        Format::operand(word, a);
+        Format::operand(Format::read(from - lane * 16 + b * Format::kBlockBytes, lane), a);
+        if constexpr (!Format::kWeightScale) {
+          mma_bf16(sum, a[0], a[1], a[2], a[3], x[b].x, x[b].y);
+          mma_bf16(sum, a[4], a[5], a[6], a[7], x[b].z, x[b].w);
+          continue;
+        }
         const float weight_scale = __shfl_sync(~0u, scale_lane, b);
         float d[4] = {};
         if constexpr (Format::kCodes) {
@@ -155,7 +188,14 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
 #pragma unroll
     for (int q = 0; q < 4; ++q) partial[(shard * p.row_warps + row_warp) * 128 + q * 32 + lane] = sum[q];
   }
+  if (kCombine && p.combine.early) wait_for_inputs();
   __syncthreads();
+  if constexpr (kCombine) {
+    if (blockIdx.x == 0) {
+      for (int i = static_cast<int>(threadIdx.x); i < p.rows * p.combine.top_k; i += kDirectThreads)
+        p.combine.item_done[i] = 0;
+    }
+  }
 
   // ---- the shards of an output one after the other
   const int shards = kWarps / p.row_warps * p.warp_shards;
@@ -163,10 +203,16 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
     const int r = i & 15, m = (i >> 4) & 7, owner = i >> 7;
     const int64_t row = (static_cast<int64_t>(blockIdx.x) * p.row_warps + owner) * kTileRows + r;
     if (m >= p.rows || row >= p.out) continue;
+    float routed = 0.0f;
+    if constexpr (kCombine) {
+      if (p.combine.sequence[m] < 0) continue;
+      routed = sum_of_experts(p.combine, static_cast<size_t>(m), static_cast<size_t>(row), p.out);
+    }
     const float* first = partial + owner * 128 + ((r >> 3) * 2 + (m & 1)) * 32 + (r & 7) * 4 + (m >> 1);
     float total = 0.0f;
 #pragma unroll 4
     for (int s = 0; s < shards; ++s) total += first[s * p.row_warps * 128];
+    if constexpr (kCombine) total = routed + round_to_bf16(total);
     const size_t at = static_cast<size_t>(m) * static_cast<size_t>(p.y_stride) + static_cast<size_t>(row);
     if (p.y_f32 != nullptr) {
       p.y_f32[at] = total;
@@ -176,7 +222,7 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
   }
 }
 
-template <class Format>
+template <class Format, bool kCombine = false>
 void launch_direct_gemm(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params) {
   const auto with = [&](auto kernel) {
     launch_kernel(on, kernel, dim3(static_cast<unsigned>(plan.grid), params.second_tiles != nullptr ? 2 : 1),
@@ -184,11 +230,11 @@ void launch_direct_gemm(const Launch& on, const DirectLaunch& plan, const Stream
   };
   switch (plan.chunk) {
     case 5:
-      return with(direct_gemm_kernel<Format, 5>);
+      return with(direct_gemm_kernel<Format, 5, kCombine>);
     case 8:
-      return with(direct_gemm_kernel<Format, 8>);
+      return with(direct_gemm_kernel<Format, 8, kCombine>);
     default:
-      if constexpr (Format::kCodes) return with(direct_gemm_kernel<Format, 10>);
+      if constexpr (Format::kCodes) return with(direct_gemm_kernel<Format, 10, kCombine>);
       throw Error("a chunk of 10 blocks of BF16 rows", "CUDA backend", "this is a defect: report it");
   }
 }

@@ -1,214 +1,16 @@
-// The routed experts: work list, gate/up with the fused activation, down with the fixed-order combine.
+// The routed experts as two launches, gate/up with the fused activation and down with the fixed-order
+// combine, for devices or shapes that the streaming kernel (experts_stream.cu) has no room for.
 //
-// Assignments (row, slot) are sorted by expert; up to two of one expert form a work item (see fp4_step.cuh);
-// the weights of an expert with more are read again, from L2. Gate and up of 32 columns meet in one block,
-// which applies the clamps, the routing weight and the quantiser and leaves codes for the down projection.
-// Both kernels are persistent: as many blocks as multiprocessors hold, each with an equal run of units of
-// work. The order of assignments inside an item changes nothing: columns of the matrix instruction are
-// independent.
+// Gate and up of 32 columns meet in one block, which applies the clamps, the routing weight and the quantiser
+// and leaves codes for the down projection. Both kernels are persistent: as many blocks as multiprocessors
+// hold, each with an equal run of units of work. The order of assignments inside an item changes nothing:
+// columns of the matrix instruction are independent.
+#include "engine/kernels/cuda/experts_parts.cuh"
 #include "engine/kernels/cuda/fp4_step.cuh"
 #include "engine/kernels/cuda/launch.h"
-#include "engine/kernels/cuda/route.cuh"
-#include "engine/kernels/cuda/swiglu.cuh"
 
 namespace spark::engine::cuda {
 namespace {
-
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
-
-// ---- work list
-// ------------------------------------------------------------------------------------------------------
-
-constexpr int kPlanThreads = 1024;
-constexpr int kMaxPlanExperts = 512;
-
-__device__ __forceinline__ int exclusive_scan(int v, int* scratch, int* total) {
-  const int lane = static_cast<int>(threadIdx.x & 31);
-  const int warp = static_cast<int>(threadIdx.x / 32);
-  int inclusive = v;
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const int other = __shfl_up_sync(~0u, inclusive, offset);
-    if (lane >= offset) inclusive += other;
-  }
-  if (lane == 31) scratch[warp] = inclusive;
-  __syncthreads();
-  int before = 0;
-  int all = 0;
-  for (int i = 0; i < kPlanThreads / 32; ++i) {
-    if (i < warp) before += scratch[i];
-    all += scratch[i];
-  }
-  __syncthreads();
-  *total = all;
-  return before + inclusive - v;
-}
-
-struct PlanParams {
-  const int32_t* ids;
-  const int32_t* sequence;
-  const float* weights;
-  const uint8_t* x_scales;  // of the launch's first row
-  int rows;
-  int top_k;
-  int experts;
-  int x_blocks;
-  ExpertWorkspace work;
-  RouteParams route;
-};
-
-constexpr int kRouteRowsAtOnce = 8;
-
-// The rows' scales as words of four, one for each 128 columns; zero beyond the last.
-__device__ __forceinline__ void copy_row_scales(const PlanParams& p) {
-  for (int i = static_cast<int>(threadIdx.x); i < p.rows * p.top_k; i += kPlanThreads)
-    p.work.item_done[i] = 0;
-  if (p.work.x_scales == nullptr) return;
-  const int stages = (p.x_blocks + 3) / 4;
-  for (int i = static_cast<int>(threadIdx.x); i < p.rows * stages; i += kPlanThreads) {
-    const int m = i / stages, first = (i - m * stages) * 4;
-    const uint8_t* from = p.x_scales + m * p.x_blocks + first;
-    uint32_t word = 0;
-#pragma unroll
-    for (int b = 0; b < 4; ++b) word |= (first + b < p.x_blocks ? uint32_t{from[b]} : 0u) << (8 * b);
-    p.work.x_scales[i] = word;
-  }
-}
-
-// Many rows: a histogram over the experts and two scans.
-__global__ void __launch_bounds__(kPlanThreads, 1) plan_kernel(const __grid_constant__ PlanParams p) {
-  __shared__ int count[kMaxPlanExperts];
-  __shared__ int start[kMaxPlanExperts];
-  __shared__ int first_item[kMaxPlanExperts];
-  __shared__ int scratch[kPlanThreads / 32];
-  launch_dependents();
-  wait_for_inputs();
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread < kMaxPlanExperts) count[thread] = 0;
-  const int assignments = p.rows * p.top_k;
-  int expert = -1, rank = 0, row = 0;
-  float weight = 0.0f;
-  if (thread < assignments) {
-    row = thread / p.top_k;
-    weight = p.weights[thread];
-    if (p.sequence[row] >= 0) {
-      expert = p.ids[thread];
-      for (int k = 0; k < p.top_k; ++k) rank += p.ids[row * p.top_k + k] < expert;
-      if (expert >= p.experts) expert = -1;
-    }
-  }
-  __syncthreads();
-  const int place = expert >= 0 ? atomicAdd(&count[expert], 1) : 0;
-  __syncthreads();
-  int all = 0;
-  const int mine = thread < kMaxPlanExperts ? count[thread] : 0;
-  const int first = exclusive_scan(mine, scratch, &all);
-  int items = 0;
-  int item = exclusive_scan((mine + kExpertRows - 1) / kExpertRows, scratch, &items);
-  if (thread < kMaxPlanExperts) start[thread] = first, first_item[thread] = item;
-  for (int done = 0; done < mine; done += kExpertRows, ++item) {
-    const int rows = min(kExpertRows, mine - done);
-    p.work.items[item] = {thread, first + done, rows, 0};
-    for (int i = rows; i < kExpertRows; ++i) p.work.item_row[item * kExpertRows + i] = -1;
-  }
-  if (thread == 0) *p.work.item_count = items;
-  __syncthreads();
-  if (expert >= 0) {
-    const int slot = first_item[expert] * kExpertRows + place;  // items of an expert lie side by side
-    p.work.item_row[slot] = row;
-    p.work.item_weight[slot] = weight;
-    p.work.destination[start[expert] + place] = row * p.top_k + rank;
-  }
-  copy_row_scales(p);
-}
-
-// The router and the work list of a decode step's few rows in one launch: rows are scored by all threads and
-// chosen by a warp each; the list is sorted by comparing every assignment with every other.
-__global__ void __launch_bounds__(kPlanThreads, 1) route_plan_kernel(const __grid_constant__ PlanParams p) {
-  __shared__ float score[kRouteRowsAtOnce][kMaxRouteExperts];
-  __shared__ uint32_t order[kRouteRowsAtOnce][kMaxRouteExperts];
-  __shared__ int chosen[kPlanThreads];
-  __shared__ int places[kPlanThreads];
-  launch_dependents();
-  const int thread = static_cast<int>(threadIdx.x);
-  const int warp = thread / 32, lane = thread & 31;
-  wait_for_inputs();
-  copy_row_scales(p);
-  const int assignments = p.rows * p.top_k;
-  float weight = 0.0f;
-  for (int row0 = 0; row0 < p.rows; row0 += kRouteRowsAtOnce) {
-    const int rows = min(kRouteRowsAtOnce, p.rows - row0);
-    constexpr int kEach = kRouteRowsAtOnce * kMaxRouteExperts / kPlanThreads;
-    constexpr int kRowStep = kPlanThreads / kMaxRouteExperts;
-    const int column = thread % kMaxRouteExperts;
-    RouteInput in[kEach];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int r = i * kRowStep + thread / kMaxRouteExperts;
-      in[i] = r < rows ? read_expert(p.route, row0 + r, column) : RouteInput{0.0f, 0.0f};
-    }
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int r = i * kRowStep + thread / kMaxRouteExperts;
-      if (r < rows) score_expert(p.route, in[i], column, score[r], order[r]);
-    }
-    __syncthreads();
-    if (warp < rows) {
-      const bool live = p.sequence[row0 + warp] >= 0;
-      const RouteChoice choice = choose_experts(p.route, score[warp], order[warp]);
-      if (lane < p.top_k) {
-        const int at = (row0 + warp) * p.top_k + lane;
-        chosen[at] = live ? choice.expert : -1;
-        score[warp][lane] = choice.weight;
-        if (live) p.route.ids[at] = choice.expert, p.route.weights[at] = choice.weight;
-      }
-    }
-    __syncthreads();
-    const int mine = thread / p.top_k - row0;
-    if (mine >= 0 && mine < rows) weight = score[mine][thread % p.top_k];
-    if (row0 + kRouteRowsAtOnce < p.rows) __syncthreads();
-  }
-  const int expert = thread < assignments ? chosen[thread] : -1;
-  // Places before this one: assignments of lower experts, and of the same expert with a lower number.
-  int lower = 0, place = 0, same = 0;
-  if (expert >= 0) {
-#pragma unroll 4
-    for (int j = 0; j < assignments; ++j) {
-      const int other = chosen[j];
-      lower += other >= 0 && other < expert;
-      same += other == expert;
-      place += other == expert && j < thread;
-    }
-  }
-  // An item begins at every eighth assignment of an expert.
-  if (thread < assignments)
-    places[thread] = expert >= 0 && place % kExpertRows == 0 ? expert : kMaxPlanExperts;
-  __syncthreads();
-  int items_below = 0, items = 0;
-  if (thread < assignments) {
-#pragma unroll 4
-    for (int j = 0; j < assignments; ++j) {
-      items_below += places[j] < expert;
-      items += places[j] < kMaxPlanExperts;
-    }
-  }
-  if (thread == 0) *p.work.item_count = items;
-  if (expert < 0) return;
-  const int row = thread / p.top_k;
-  int rank = 0;
-  for (int k = 0; k < p.top_k; ++k) rank += chosen[row * p.top_k + k] < expert;
-  const int item = items_below + place / kExpertRows;
-  const int slot = place % kExpertRows;
-  if (slot == 0) {
-    const int rows = min(kExpertRows, same - place);
-    p.work.items[item] = {expert, lower + place, rows, 0};
-    for (int i = rows; i < kExpertRows; ++i) p.work.item_row[item * kExpertRows + i] = -1;
-  }
-  p.work.item_row[item * kExpertRows + slot] = row;
-  p.work.item_weight[item * kExpertRows + slot] = weight;
-  p.work.destination[lower + place] = row * p.top_k + rank;
-}
 
 // ---- gate and up ---------------------------------------------------------------------------------------
 
@@ -423,17 +225,8 @@ __global__ void __launch_bounds__(32 * kUpWarps, 1) gate_up_kernel(const __grid_
       a += half[(shard * kExpertRows + m) * 64 + lane];
       b += half[(shard * kExpertRows + m) * 64 + 32 + lane];
     }
-    a = round_to_bf16(a * kFp4EmbedScale);
-    b = round_to_bf16(b * kFp4EmbedScale);
-    const float v = round_to_bf16(weight * clamped_swiglu(a, b, p.limit));
-    const uint32_t scale = fp8_block_scale(group_amax<32>(v));
-    const int64_t position = item.first + m;
-    p.work.codes[position * p.codes_stride + column_of_unit * 32 + lane] =
-        static_cast<uint8_t>(fp8_block_code(v, scale));
-    uint8_t* scales_at = p.work.scales + position * (p.codes_stride / 32) + column_of_unit;
-    // Behind the last block: whatever other shapes left there must read as zero.
-    const bool behind = column_of_unit == p.column_blocks - 1 && column_of_unit + lane < p.codes_stride / 32;
-    if (lane == 0 || behind) scales_at[lane] = static_cast<uint8_t>(lane == 0 ? scale : 0u);
+    const ExpertCode code = expert_code(a * kFp4EmbedScale, b * kFp4EmbedScale, weight, p.limit);
+    store_expert_code(p.work, code, item.first + m, p.codes_stride, column_of_unit, p.column_blocks);
   }
 }
 
@@ -458,41 +251,20 @@ struct DownParams {
   ExpertWorkspace work;
 };
 
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
 constexpr int kDownPlaces = 3;
 constexpr int kDownRingBytes = ExpertPlace<1>::kBytes * kDownPlaces;
 
 // Adds the rows' expert outputs of 32 channels and the shared expert's: a lane takes four channels of every
 // fourth row.
 __device__ __forceinline__ void combine_channels(const DownParams& p, int group) {
-  constexpr int kSlots = 8;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int64_t channel = static_cast<int64_t>(group) * kDownChannels + (lane & 7) * 4;
   if (channel >= p.hidden) return;
   for (int row = lane >> 3; row < p.rows; row += 4) {
-    const int64_t at = static_cast<int64_t>(row) * p.hidden + channel;
-    const uint2 last = *reinterpret_cast<const uint2*>(p.shared_expert + at);
-    float total[4] = {};
-    for (int k0 = 0; k0 < p.top_k; k0 += kSlots) {
-      uint2 v[kSlots];
-#pragma unroll
-      for (int k = 0; k < kSlots; ++k) {
-        v[k] = make_uint2(0, 0);
-        if (k0 + k < p.top_k) {
-          v[k] = load_shared_by_blocks(reinterpret_cast<const uint2*>(
-              p.work.outputs + (static_cast<int64_t>(row) * p.top_k + k0 + k) * p.hidden + channel));
-        }
-      }
-#pragma unroll
-      for (int k = 0; k < kSlots; ++k) {
-        if (k0 + k >= p.top_k) break;
-        total[0] += bf16_low(v[k].x), total[1] += bf16_high(v[k].x);
-        total[2] += bf16_low(v[k].y), total[3] += bf16_high(v[k].y);
-      }
-    }
-    if (p.sequence[row] < 0) continue;
-    *reinterpret_cast<uint2*>(p.y + at) =
-        make_uint2(pack_bf16(total[0] + bf16_low(last.x), total[1] + bf16_high(last.x)),
-                   pack_bf16(total[2] + bf16_low(last.y), total[3] + bf16_high(last.y)));
+    if (p.sequence[row] >= 0)
+      add_experts(p.work.outputs, p.shared_expert, row, channel, p.hidden, p.top_k, p.y);
   }
 }
 
@@ -620,51 +392,10 @@ __global__ void __launch_bounds__(kThreads, 3) down_kernel(const __grid_constant
   }
 }
 
-// ---- the shared expert's activation
-// ---------------------------------------------------------------------------------
-
-__global__ void swiglu_kernel(const uint16_t* gate, const uint16_t* up, int64_t blocks, float limit,
-                              uint8_t* codes, uint8_t* scales) {
-  launch_dependents();
-  wait_for_inputs();
-  const int64_t block = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  const int lane = static_cast<int>(threadIdx.x & 31);
-  if (block >= blocks) return;
-  const int64_t at = block * 32 + lane;
-  const float v = round_to_bf16(clamped_swiglu(bf16_to_float(gate[at]), bf16_to_float(up[at]), limit));
-  const uint32_t scale = fp8_block_scale(group_amax<32>(v));
-  codes[at] = static_cast<uint8_t>(fp8_block_code(v, scale));
-  if (lane == 0) scales[block] = static_cast<uint8_t>(scale);
-}
-
 }  // namespace
 
 int64_t expert_codes_stride(int64_t width) {
   return round_up(width, 128);
-}
-
-void launch_expert_plan(const Launch& on, const ExpertsArgs& args, int first_row, int rows, int experts,
-                        const ExpertWorkspace& work, const RouteArgs* route) {
-  if (experts > kMaxPlanExperts || rows * args.top_k > kPlanThreads) {
-    throw Error(std::to_string(experts) + " experts, top " + std::to_string(args.top_k), "CUDA backend",
-                "at most 512 experts and top 10");
-  }
-  PlanParams p = {};
-  p.ids = args.ids + static_cast<int64_t>(first_row) * args.top_k;
-  p.sequence = args.step.sequence + first_row;
-  p.weights = args.weights + static_cast<int64_t>(first_row) * args.top_k;
-  p.x_scales = args.x_q.scales + static_cast<int64_t>(first_row) * (args.hidden / 32);
-  p.rows = rows;
-  p.top_k = args.top_k;
-  p.experts = experts;
-  p.x_blocks = args.hidden / 32;
-  p.work = work;
-  if (route != nullptr) {
-    p.route = route_params(*route);
-    launch_kernel(on, route_plan_kernel, dim3(1), kPlanThreads, 0, 1, p);
-  } else {
-    launch_kernel(on, plan_kernel, dim3(1), kPlanThreads, 0, 1, p);
-  }
 }
 
 void launch_expert_gate_up(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
@@ -715,13 +446,6 @@ void launch_expert_down(const Launch& on, const ExpertsArgs& args, int first_row
   launch_kernel(on, down_kernel,
                 dim3(static_cast<unsigned>(std::min<int64_t>(most, 3 * on.device.multiprocessors))), kThreads,
                 kWarps * kDownRingBytes, 1, p);
-}
-
-void launch_swiglu_quantise(const Launch& on, const uint16_t* gate, const uint16_t* up, int rows,
-                            int64_t width, float limit, const QuantisedRows& out) {
-  const int64_t blocks = static_cast<int64_t>(rows) * width / 32;
-  launch_kernel(on, swiglu_kernel, dim3(static_cast<unsigned>(ceil_div(blocks, kWarps))), kThreads, 0, 1,
-                gate, up, blocks, limit, out.codes, out.scales);
 }
 
 }  // namespace spark::engine::cuda

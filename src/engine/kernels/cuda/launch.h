@@ -140,6 +140,15 @@ void launch_fill(const Launch& on, Fill kind, void* to, int64_t bytes, uint64_t 
 constexpr int kLinearThreads = 32 * kLinearWarps;
 constexpr int kDirectThreads = 32 * kDirectWarps;
 
+// What the shared expert's last product adds to its sums: the routed experts' outputs.
+struct RoutedSum {
+  const uint16_t* outputs = nullptr;  // [rows * top_k][out]
+  uint32_t* item_done = nullptr;      // [rows * top_k], to be cleared
+  const int32_t* sequence = nullptr;  // of the rows; negative: nothing is written
+  int top_k = 0;
+  bool early = false;  // the rows are complete before the kernel may start
+};
+
 struct StreamGemmParams {
   const uint8_t* tiles = nullptr;
   const uint8_t* scales = nullptr;
@@ -178,6 +187,7 @@ struct StreamGemmParams {
   const uint32_t* exceptions = nullptr;
   uint16_t unpack_scale = 0;
   bool settles = false;  // lets its successors go after its own wait, not before: see LaunchChain
+  RoutedSum combine;
 };
 
 // Rows of one launch, in the plan's terms. Each lies in a file of its own.
@@ -187,6 +197,8 @@ void launch_stream_bf16(const Launch& on, const LinearLaunch& plan, const Stream
 void launch_stream_packed(const Launch& on, const LinearLaunch& plan, const StreamGemmParams& params);
 // The same for at most kDirectRows rows.
 void launch_direct_fp8(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params);
+void launch_direct_combine(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params);
+void launch_direct_bf16(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params);
 void launch_direct_fp8_bf16(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params);
 void launch_linear_fp4(const Launch& on, const LinearArgs& args, const PreparedWeight& weight);
 
@@ -282,7 +294,7 @@ struct ExpertWorkspace {
   uint8_t* codes = nullptr;   // [rows * top_k][padded width], or in blocks of kRowBlockBytes
   uint8_t* scales = nullptr;  // [rows * top_k][padded width / 32]
   uint32_t* item_done =
-      nullptr;                   // [rows * top_k]: column blocks of an item that are done; the plan clears it
+      nullptr;  // [rows * top_k]: column blocks of an item that are done; zero between launches
   uint16_t* outputs = nullptr;   // BF16 [rows * top_k][hidden] by destination
   uint32_t* arrivals = nullptr;  // [hidden / kDownChannels]: zero between launches
 };
@@ -304,11 +316,18 @@ void launch_expert_down(const Launch& on, const ExpertsArgs& args, int first_row
                         const PreparedExperts& bank, const ExpertWorkspace& work, const uint16_t* shared);
 // Gate/up and down in one launch, where the device has the shared memory and the shapes are regular.
 bool expert_stream_fits(const DeviceLimits& device, const ExpertsArgs& args, const PreparedExperts& bank);
+// Whether launch_expert_plan comes first; few rows are sorted in the launch itself.
+constexpr int kListedRows = 16;
+bool expert_stream_needs_list(const ExpertsArgs& args, int rows);
 void launch_expert_stream(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
                           const PreparedExperts& bank, const ExpertWorkspace& work);
-// Afterwards: a row's experts in ascending order, and `shared` (as of launch_expert_down).
+// Afterwards: a row's experts in ascending order, and `shared` (as of launch_expert_down). Clears item_done.
 void launch_expert_combine(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
                            const ExpertWorkspace& work, const uint16_t* shared);
+// Does nothing but let its successors go after its own wait: when one of them starts, all that was launched
+// before this is complete, even if the successor starts early (every other kernel lets its successors go at
+// once).
+void launch_settle(const Launch& on);
 // t = silu(gate) * up with the clamps, quantised per 32: gate and up are BF16 [rows][width].
 void launch_swiglu_quantise(const Launch& on, const uint16_t* gate, const uint16_t* up, int rows,
                             int64_t width, float limit, const QuantisedRows& out);
@@ -328,21 +347,14 @@ void launch_gather_rows(const Launch& on, const GatherRowsArgs& args);
 constexpr int kMixOutputs = 25;  // 24 dot products and the sum of squares
 int mhc_mix_chunks(int64_t columns);
 void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixArgs& args, const float* fn,
-                    float* workspace,
-                    uint32_t* ready);  // workspace: [rows][kMixOutputs][chunks]; ready: or null
+                    float* workspace);  // workspace: [rows][kMixOutputs][chunks]
 void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args);
 // Whether expand and collapse fit in one launch.
 bool expands_and_collapses(int hidden);
 // Expand, then collapse of the new streams, in one launch.
-struct CollapseOrder {
-  bool early =
-      false;  // the streams are complete when this launch starts: they are read before the wait for y
-  uint32_t* ready = nullptr;  // [rows], of the coefficients
-  bool awaits = false;        // they come from beside, without a join: each row waits for its flag
-  bool resets = false;        // clears the flags, for the mix that is launched next
-};
+// `early`: the streams are complete when this launch starts, so that they are read before the wait for y.
 void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args,
-                                const CollapseOrder& order);
+                                bool early);
 void launch_mhc_expand(const Launch& on, const MhcExpandArgs& args);
 void launch_stream_mean(const Launch& on, const StreamMeanArgs& args);
 void launch_engram_dequantise(const Launch& on, const EngramDequantiseArgs& args);

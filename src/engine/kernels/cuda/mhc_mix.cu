@@ -83,7 +83,7 @@ template <int kStreams>
 __global__ void __launch_bounds__(kWarps * 32)
     mix_finish_kernel(const float* partial, int chunks, int columns, int iterations, float eps,
                       float norm_eps, const float* scale, const float* base, float* pre, float* post,
-                      float* comb, uint32_t* ready) {
+                      float* comb) {
   __shared__ float total[kMixOutputs];
   launch_dependents();
   wait_for_inputs();
@@ -132,8 +132,6 @@ __global__ void __launch_bounds__(kWarps * 32)
     c = c / (column_sum(c) + eps);
   }
   if (lane < kCells) comb[row * kCells + lane] = c;
-  __syncwarp();
-  if (ready != nullptr && lane == 0) add_release(ready + row);
 }
 
 }  // namespace
@@ -143,7 +141,7 @@ int mhc_mix_chunks(int64_t columns) {
 }
 
 void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixArgs& args, const float* fn,
-                    float* workspace, uint32_t* ready) {
+                    float* workspace) {
   const int columns = args.streams * args.hidden;
   const int chunks = mhc_mix_chunks(columns);
   // Rows beyond 16 are spread over blocks of their own: the weight stays in L2.
@@ -157,7 +155,7 @@ void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixAr
                                           : mix_finish_kernel<1>;
   launch_kernel(finish, kernel, dim3(static_cast<unsigned>(args.rows)), kWarps * 32, 0, 1, workspace, chunks,
                 columns, args.iterations, args.eps, args.norm_eps, args.scale, args.base, args.pre, args.post,
-                args.comb, ready);
+                args.comb);
 }
 
 }  // namespace spark::engine::cuda

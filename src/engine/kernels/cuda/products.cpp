@@ -33,7 +33,10 @@ void apply(const DirectLaunch& plan, const LinearSplit& split, StreamGemmParams&
 }
 
 LinearShape shape_of(const PreparedWeight& w) {
-  return {.rows = w.rows, .cols = w.cols, .activation_bytes = w.layout == Layout::kFp8 ? 1 : 2};
+  return {.rows = w.rows,
+          .cols = w.cols,
+          .activation_bytes = w.layout == Layout::kFp8 ? 1 : 2,
+          .weight_bytes = w.layout == Layout::kBf16 ? 2 : 1};
 }
 
 // The plan of a launch that makes the codes of its rows itself.
@@ -196,7 +199,33 @@ void run_linear(const DeviceLimits& device, const Where& where, const LinearArgs
            : codes                          ? launch_stream_fp8
            : w.layout == Layout::kPacked    ? launch_stream_packed
                                             : launch_stream_bf16,
-           codes && !device.block_scaled_mma ? launch_direct_fp8 : nullptr, aim);
+           device.block_scaled_mma     ? nullptr
+           : codes                     ? launch_direct_fp8
+           : w.layout == Layout::kBf16 ? launch_direct_bf16
+                                       : nullptr,
+           aim);
+}
+
+bool combines_directly(const DeviceLimits& device, const ExpertsArgs& args) {
+  const PreparedWeight& w = WeightStore::prepared(args.shared->w2);
+  return w.layout == Layout::kFp8 && !device.block_scaled_mma && args.step.rows <= kDirectRows &&
+         plan_direct(shape_of(w), split_linear(shape_of(w)), device).has_value();
+}
+
+void run_direct_combine(const DeviceLimits& device, const Where& where, const ExpertsArgs& args,
+                        const QuantisedRows& t, const RoutedSum& routed) {
+  const PreparedWeight& w = WeightStore::prepared(args.shared->w2);
+  const LinearSplit split = split_linear(shape_of(w));
+  const DirectLaunch plan = plan_direct(shape_of(w), split, device).value();
+  StreamGemmParams p = params_of(w);
+  apply(plan, split, p);
+  p.rows = args.step.rows;
+  p.x_codes = t.codes;
+  p.x_scales = t.scales;
+  p.y = args.y;
+  p.y_stride = args.hidden;
+  p.combine = routed;
+  launch_direct_combine(where(), plan, p);
 }
 
 bool settles(const LinearArgs& args) {

@@ -26,6 +26,11 @@ void run_linear(const DeviceLimits& device, const Where& where, const LinearArgs
                 const LinearExtras& extras);
 void run_grouped_linear(const DeviceLimits& device, const Where& where, const GroupedLinearArgs& args);
 
+// The shared expert's last product, in a launch that adds the routed experts to it: where it is direct.
+bool combines_directly(const DeviceLimits& device, const ExpertsArgs& args);
+void run_direct_combine(const DeviceLimits& device, const Where& where, const ExpertsArgs& args,
+                        const QuantisedRows& t, const RoutedSum& routed);
+
 // Whether the product lets its successors go after its own wait (see LaunchChain): those of BF16 weights,
 // which nobody follows who has much to fetch.
 bool settles(const LinearArgs& args);

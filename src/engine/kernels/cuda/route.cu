@@ -5,26 +5,33 @@
 namespace spark::engine::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = kMaxRouteExperts;  // an expert each
 
-// One block per row: all threads score, then one warp picks.
+// One block per row: every thread scores an expert, then one warp picks.
 __global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__ RouteParams p) {
   __shared__ float score[kMaxRouteExperts];
   __shared__ uint32_t rank[kMaxRouteExperts];
   launch_dependents();
-  wait_for_inputs();
   const int64_t row = blockIdx.x;
-  if (p.sequence[row] < 0) return;
-  constexpr int kEach = kMaxRouteExperts / kThreads;
-  RouteInput in[kEach];
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) in[i] = read_expert(p, row, i * kThreads + static_cast<int>(threadIdx.x));
-#pragma unroll
-  for (int i = 0; i < kEach; ++i)
-    score_expert(p, in[i], i * kThreads + static_cast<int>(threadIdx.x), score, rank);
-  __syncthreads();
-  if (threadIdx.x >= 32) return;
-  const RouteChoice choice = choose_experts(p, score, rank);
+  const int expert = static_cast<int>(threadIdx.x);
+  // The first time through is a rehearsal while the logits do not exist yet: it brings the instructions into
+  // the caches.
+  RouteChoice choice = {};
+  int32_t sequence = 0;
+#pragma unroll 1
+  for (int pass = 0; pass < 2; ++pass) {
+    RouteInput in = {};
+    if (pass == 1) {
+      wait_for_inputs();
+      in = read_expert(p, row, expert);
+      sequence = p.sequence[row];
+    }
+    score_expert(p, in, expert, score, rank);
+    __syncthreads();
+    if (threadIdx.x < 32) choice = choose_experts(p, score, rank);
+    __syncthreads();
+  }
+  if (threadIdx.x >= 32 || sequence < 0) return;
   const int lane = static_cast<int>(threadIdx.x);
   if (lane < p.top_k) {
     p.ids[row * p.top_k + lane] = choice.expert;

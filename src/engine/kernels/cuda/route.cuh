@@ -37,8 +37,14 @@ struct RouteInput {
 };
 __device__ __forceinline__ RouteInput read_expert(const RouteParams& p, int64_t row, int expert) {
   if (expert >= p.experts) return {0.0f, 0.0f};
-  const bool image = p.image_bias != nullptr && p.is_image != nullptr && p.is_image[row] != 0;
-  return {p.logits[row * p.experts + expert], (image ? p.image_bias : p.bias)[expert]};
+  // No read waits for another one.
+  const float logit = p.logits[row * p.experts + expert];
+  float bias = p.bias[expert];
+  if (p.image_bias != nullptr && p.is_image != nullptr) {
+    const float of_image = p.image_bias[expert];
+    if (p.is_image[row] != 0) bias = of_image;
+  }
+  return {logit, bias};
 }
 __device__ __forceinline__ void score_expert(const RouteParams& p, const RouteInput& in, int expert,
                                              float* score, uint32_t* rank) {

@@ -49,11 +49,6 @@ struct CollapseParams {
   const float* comb;
   uint16_t* expanded;  // h
   bool early;
-  // A flag a row, set when the row's coefficients are there. `awaits`: they may not be yet; `resets`: for the
-  // mix that comes next.
-  uint32_t* ready;
-  bool awaits;
-  bool resets;
 };
 
 // What the new streams take of the old ones, in their place: sum_i comb[i][j] * h[i].
@@ -94,8 +89,8 @@ __device__ __forceinline__ void load_floats(const float* from, float (&to)[kCoun
 
 constexpr int kOnePieceThreads = 640;  // 5120 channels
 
-// One block per row, kPieces pieces of eight channels a thread. With `early` everything but y is read, and
-// the old streams are mixed, before the wait; that takes registers, so with one piece only.
+// One block per row, kPieces pieces of eight channels a thread. With `early` the old streams are read
+// before the wait (with one piece: that takes registers).
 template <bool kExpand, int kPieces>
 __global__ void __launch_bounds__(kPieces == 1 ? kOnePieceThreads : 1024)
     collapse_kernel(const __grid_constant__ CollapseParams p) {
@@ -109,7 +104,6 @@ __global__ void __launch_bounds__(kPieces == 1 ? kOnePieceThreads : 1024)
   uint4 weight[kPieces];
   load_norm_weight(p.weight, pieces, weight);
   const bool early = kPieces == 1 && p.early;
-  const bool awaits = kExpand && p.awaits;
   float m[4], post[4], comb[16];
   const auto load_coefficients = [&] {
     load_floats(p.pre + row * 4, m);
@@ -132,20 +126,16 @@ __global__ void __launch_bounds__(kPieces == 1 ? kOnePieceThreads : 1024)
   uint4 raw[4] = {};
   Eight stream[4];
   if (early && index_of(0) < pieces) load_streams(index_of(0), raw);
-  if (awaits) {
-    if (threadIdx.x == 0) {
-      while (load_acquire(p.ready + row) == 0) pause_thread();
-    }
-    __syncthreads();
-    load_coefficients();
-    if (early) old_streams(raw, stream);
-  }
   wait_for_inputs();
-  if (!awaits) load_coefficients();
+  uint4 y_first = {};
+  if constexpr (kExpand) {
+    if (index_of(0) < pieces) {
+      y_first = __ldcg(reinterpret_cast<const uint4*>(p.y + row * p.hidden) + index_of(0));
+    }
+  }
+  load_coefficients();
   if (!early && kPieces == 1 && index_of(0) < pieces) load_streams(index_of(0), raw);
-  if (kPieces == 1 && !(early && awaits)) old_streams(raw, stream);
-  // The mix that sets it starts when this kernel has ended.
-  if (p.resets && threadIdx.x == 0) p.ready[row] = 0;
+  if (kPieces == 1) old_streams(raw, stream);
   Eight piece[kPieces] = {};
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
@@ -156,8 +146,8 @@ __global__ void __launch_bounds__(kPieces == 1 ? kOnePieceThreads : 1024)
       old_streams(raw, stream);
     }
     if constexpr (kExpand) {
-      const Eight y = unpack_eight(__ldcg(reinterpret_cast<const uint4*>(p.y + row * p.hidden) + index));
-      expand_eight<4>(y, post, stream);
+      static_assert(kPieces == 1);
+      expand_eight<4>(unpack_eight(y_first), post, stream);
 #pragma unroll
       for (int k = 0; k < 4; ++k) store_eight(p.expanded + (row * 4 + k) * p.hidden + index * 8, stream[k]);
     }
@@ -368,10 +358,7 @@ CollapseParams collapse_params(const MhcCollapseArgs& args) {
           .post = nullptr,
           .comb = nullptr,
           .expanded = nullptr,
-          .early = false,
-          .ready = nullptr,
-          .awaits = false,
-          .resets = false};
+          .early = false};
 }
 
 }  // namespace
@@ -400,16 +387,13 @@ bool expands_and_collapses(int hidden) {
 }
 
 void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args,
-                                const CollapseOrder& order) {
+                                bool early) {
   CollapseParams p = collapse_params(args);
   p.y = expand.y;
   p.post = expand.post;
   p.comb = expand.comb;
   p.expanded = expand.h;
-  p.early = order.early;
-  p.ready = order.ready;
-  p.awaits = order.awaits;
-  p.resets = order.resets;
+  p.early = early;
   launch_kernel(on, collapse_kernel<true, 1>, dim3(static_cast<unsigned>(args.rows)),
                 row_threads(args.hidden), 0, 1, p);
 }

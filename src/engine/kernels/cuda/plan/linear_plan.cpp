@@ -136,8 +136,9 @@ LinearLaunch plan_linear(const LinearShape& shape, const LinearSplit& split, int
 
 std::optional<DirectLaunch> plan_direct(const LinearShape& shape, const LinearSplit& split,
                                         const DeviceLimits& device) {
-  // Two products, one of which waits for the other, share a multiprocessor.
-  const size_t limit = device.shared_bytes / 2;
+  // Two products, one of which waits for the other, share a multiprocessor; few BF16 weights are so small
+  // that they may take all of some.
+  const size_t limit = shape.weight_bytes == 1 ? device.shared_bytes / 2 : device.shared_bytes;
   DirectLaunch l;
   l.row_warps = std::max(1, kDirectWarps / split.shards);
   l.warp_shards = std::max(1, split.shards / kDirectWarps);
@@ -149,8 +150,9 @@ std::optional<DirectLaunch> plan_direct(const LinearShape& shape, const LinearSp
     if (l.chunk == 0 || filled < padded) l.chunk = chunk, padded = filled;
   }
   l.shard_chunks = padded / l.chunk;
-  l.shared_bytes = direct_weights_at(l.warp_shards, l.chunk) +
-                   static_cast<size_t>(kDirectWarps * l.warp_shards * padded) * kTileBytes;
+  l.shared_bytes =
+      direct_weights_at(l.warp_shards, l.chunk) + static_cast<size_t>(kDirectWarps * l.warp_shards * padded) *
+                                                      static_cast<size_t>(kTileBytes * shape.weight_bytes);
   if (l.shared_bytes + kReserved > limit) return std::nullopt;
   l.grid = static_cast<int>(ceil_div(padded_row_tiles(shape.rows), l.row_warps));
   // More than twice what is there at once, and the streaming product's rings are the better way.

@@ -30,6 +30,7 @@ struct LinearShape {
   int64_t rows = 0;  // outputs
   int64_t cols = 0;
   int activation_bytes = 1;  // 1: E4M3 codes with scales, 2: BF16
+  int weight_bytes = 1;      // 2: BF16, not packed
   bool rowwise = false;      // groups of rows have inputs of their own (WO-A)
   int64_t rows_per_group = 0;
 };

@@ -1,14 +1,14 @@
-// The routed experts on SM121: gate/up with the fused activation, down, combine. The work list is that of
-// kernels/cuda/experts.cu.
+// The routed experts on SM121: gate/up with the fused activation, and down. Work list and combine are those
+// of kernels/cuda.
 //
 // An item's rows are the columns of the block-scaled instruction, so one instruction does 16 weight rows, 32
 // columns and all rows of the item, scales included; weights cost three logic operations a word. Warps of a
 // gate/up block share the columns out among them (the shards of the sum); a warp of the down projection does
 // 32 output channels of an item alone. GB10 reads 5 KB per multiprocessor in the time of one access to its
 // memory, so short rings are enough, and small blocks leave room for a second one to cover the barriers.
+#include "engine/kernels/cuda/experts_parts.cuh"
 #include "engine/kernels/cuda/sm121/fp4_step.cuh"
 #include "engine/kernels/cuda/sm121/launch.h"
-#include "engine/kernels/cuda/swiglu.cuh"
 
 namespace spark::engine::cuda::sm121 {
 namespace {
@@ -111,15 +111,8 @@ __device__ __forceinline__ void finish_columns(const GateUpParams& p, const floa
     a += sums[(shard * kExpertRows + m) * 64 + lane];
     b += sums[(shard * kExpertRows + m) * 64 + 32 + lane];
   }
-  const float v = round_to_bf16(weight * clamped_swiglu(round_to_bf16(a), round_to_bf16(b), p.limit));
-  const uint32_t scale = fp8_block_scale(group_amax<32>(v));
-  const int64_t position = item.first + m;
-  p.work.codes[position * p.codes_stride + column_block * 32 + lane] =
-      static_cast<uint8_t>(fp8_block_code(v, scale));
-  uint8_t* scales_at = p.work.scales + position * (p.codes_stride / 32) + column_block;
-  // Behind the last block: whatever other shapes left there must read as zero.
-  const bool behind = column_block == p.column_blocks - 1 && column_block + lane < p.codes_stride / 32;
-  if (lane == 0 || behind) scales_at[lane] = static_cast<uint8_t>(lane == 0 ? scale : 0u);
+  store_expert_code(p.work, expert_code(a, b, weight, p.limit), item.first + m, p.codes_stride, column_block,
+                    p.column_blocks);
 }
 
 // A unit of work is an item's 32 columns: two row tiles of gate, two of up. Every block has an equal run of
@@ -318,39 +311,6 @@ __global__ void __launch_bounds__(32 * kDownWarps, 3) down_kernel(const __grid_c
   }
 }
 
-// ---- combine
-// -----------------------------------------------------------------------------------------------
-
-constexpr int kCombineThreads = 128;
-
-struct CombineParams {
-  const int32_t* sequence;
-  const uint16_t* outputs;  // [row][place][hidden]
-  const uint16_t* shared_expert;
-  uint16_t* y;
-  int hidden;
-  int top_k;
-};
-
-// A row's experts in ascending order, then the shared one; a thread takes eight channels.
-__global__ void __launch_bounds__(kCombineThreads) combine_kernel(const __grid_constant__ CombineParams p) {
-  launch_dependents();
-  wait_for_inputs();
-  const int64_t row = blockIdx.y;
-  const int channel = static_cast<int>(blockIdx.x * kCombineThreads + threadIdx.x) * 8;
-  if (channel >= p.hidden || p.sequence[row] < 0) return;
-  Eight total = {};
-  for (int k = 0; k < p.top_k; ++k) {
-    const Eight v = load_eight(p.outputs + (row * p.top_k + k) * p.hidden + channel);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) total.v[i] += v.v[i];
-  }
-  const Eight last = load_eight(p.shared_expert + row * p.hidden + channel);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) total.v[i] += last.v[i];
-  store_eight(p.y + row * p.hidden + channel, total);
-}
-
 unsigned blocks_for(int64_t units, int64_t most) {
   return static_cast<unsigned>(std::min(units, most));
 }
@@ -388,17 +348,7 @@ void launch_expert_down(const Launch& on, const ExpertsArgs& args, int first_row
   const unsigned blocks = blocks_for(ceil_div(int64_t{rows} * args.top_k * p.channel_groups, kDownWarps),
                                      3 * int64_t{on.device.multiprocessors});
   launch_kernel(on, down_kernel, dim3(blocks), 32 * kDownWarps, kDownWarps * kDownRingBytes, 1, p);
-  CombineParams c = {};
-  c.sequence = args.step.sequence + first_row;
-  c.outputs = work.outputs;
-  c.shared_expert = shared;
-  c.y = args.y + static_cast<int64_t>(first_row) * args.hidden;
-  c.hidden = args.hidden;
-  c.top_k = args.top_k;
-  launch_kernel(
-      on, combine_kernel,
-      dim3(static_cast<unsigned>(ceil_div(args.hidden, 8 * kCombineThreads)), static_cast<unsigned>(rows)),
-      kCombineThreads, 0, 1, c);
+  launch_expert_combine(on, args, first_row, rows, work, shared);
 }
 
 }  // namespace spark::engine::cuda::sm121

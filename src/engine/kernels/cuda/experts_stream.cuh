@@ -1,0 +1,191 @@
+// Parts of the streaming kernel of the routed experts (experts_stream.cu): its parameters, the products of a
+// place of a ring, and what the two warps beside the streaming ones do.
+#pragma once
+
+#include "engine/kernels/cuda/experts_list.cuh"
+#include "engine/kernels/cuda/experts_parts.cuh"
+#include "engine/kernels/cuda/fp4_step.cuh"
+#include "engine/kernels/cuda/launch.h"
+#include "engine/kernels/cuda/plan/expert_schedule.h"
+
+namespace spark::engine::cuda {
+
+constexpr int kUpStepBytes = 2 * fp4_stage_bytes(2);  // 128 columns of gate and up
+constexpr int kDownStageBytes = fp4_stage_bytes(1);   // 64 of down
+constexpr int kUpStepStages = kUpStepBytes / kDownStageBytes;
+constexpr int kTransferStages = 4;  // what is copied at once: a step of gate and up, two of down
+constexpr int kTransferBytes = kTransferStages * kDownStageBytes;
+static_assert(kUpStepStages == kTransferStages);
+constexpr int kHalves = 2;  // of the partial sums, and of the activations of down
+static_assert(fp4_stage_bytes(2) == 2 * kDownStageBytes);
+
+struct ExpertStreamParams {
+  const uint8_t* gate_up;
+  const uint8_t* down;
+  size_t gate_up_bytes;  // of an expert
+  size_t down_bytes;
+  const uint8_t* x_codes;
+  const uint8_t* x_scales;
+  bool listed;  // the work list is in the workspace; else it is made from `inputs`
+  ListInputs inputs;
+  int hidden;
+  int up_steps;       // 128 columns of the hidden width each
+  int column_blocks;  // 32 columns of the width each
+  int down_steps;     // 128 columns of the width each
+  int down_stages;    // 64
+  int channel_groups;
+  SmallDivisor ups;    // units of gate and up of an item
+  SmallDivisor downs;  // units of down of an item
+  int set_groups;      // channel groups of a unit of down, one a warp
+  int slots;           // of a ring
+  float limit;
+  // Where things lie in shared memory.
+  int rows_at;  // the rows of units of down: [half][row], as FP16
+  int zeros_at;
+  int row_scales_at;  // [half][row][down_steps][4]
+  int partial_at;
+  int units_at;
+  int items_at;
+  int weights_at;
+  int destinations_at;
+  int barriers_at;
+  ExpertWorkspace work;
+};
+
+// A unit of the block's work.
+struct alignas(16) StreamUnit {
+  const uint8_t* weights;  // of its first stage
+  uint16_t item;
+  uint16_t part;
+  uint32_t down;
+};
+static_assert(sizeof(StreamUnit) == 16);
+
+// Two stages of the weights at `at` into the tiles' sums. `operand(block)` gives the lane's codes of one of
+// the four blocks as FP16, zero where the block is not the lane's column; `scales`: of the lane's two blocks.
+// Not `whole`: the second stage does not exist, and what lies there is stale.
+template <int kMatrices, class Operand>
+__device__ __forceinline__ void multiply_stages(float (&sum)[kMatrices * 2][2], const uint8_t* at,
+                                                const Operand& operand, const float2& scales, bool whole) {
+  constexpr int kTiles = kMatrices * 2;
+  constexpr int kStage = fp4_stage_bytes(kMatrices);
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int g = lane >> 2, t = lane & 3;
+  float d[kTiles][4] = {};
+#pragma unroll
+  for (int step = 0; step < 2; ++step) {
+    if (step == 1 && !whole) break;
+    uint32_t b[2][4];
+    operand(2 * step, b[0]);
+    operand(2 * step + 1, b[1]);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const uint4 w = *reinterpret_cast<const uint4*>(at + step * kStage + i * kTileBytes + lane * 16);
+      fp4_block_step(d[i], w.x, w.y, b[0]);
+      fp4_block_step(d[i], w.z, w.w, b[1]);
+    }
+  }
+  const uint32_t* words = reinterpret_cast<const uint32_t*>(at + (t & 1) * kStage + kTiles * kTileBytes) + g;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    const uint32_t word = whole || (t & 1) == 0 ? words[i * (kFp4ScaleTileBytes / 4)] : 0u;
+    fp4_stage_sum(sum[i], d[i], word, scales.x, scales.y);
+  }
+}
+
+// Stages of down that the next transfer takes of `left`: an even number unless it is the last one, and no
+// crumbs.
+__device__ __forceinline__ int next_stages(int left) {
+  return left == kTransferStages + 1 ? kTransferStages / 2 : min(left, kTransferStages);
+}
+
+// Joins the shards of the block's units of gate and up, applies the activation and leaves codes for down.
+template <int kUpWarps>
+__device__ __forceinline__ void join_shards(const ExpertStreamParams& p, const StreamList& list,
+                                            const StreamUnit* units, int unit_count, const float* partial,
+                                            uint64_t* full, uint64_t* empty) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const size_t position_bytes = static_cast<size_t>(p.down_steps) * kRowBlockBytes;
+  int done = 0;
+  for (int n = 0; n < unit_count; ++n) {
+    const StreamUnit unit = units[n];
+    if (unit.down != 0) continue;
+    const StreamItem item = list.items[unit.item];
+    const int column = unit.part;
+    const int half = done & 1;
+    barrier_wait(full + half, static_cast<uint32_t>(done >> 1) & 1);
+    ++done;
+    const float* shards = partial + half * (kUpWarps * kExpertRows * 64) + lane;
+    float a[kExpertRows] = {}, b[kExpertRows] = {};
+#pragma unroll
+    for (int m = 0; m < kExpertRows; ++m) {
+      if (m >= item.rows) break;
+#pragma unroll
+      for (int shard = 0; shard < kUpWarps; ++shard) {
+        a[m] += shards[(shard * kExpertRows + m) * 64];
+        b[m] += shards[(shard * kExpertRows + m) * 64 + 32];
+      }
+    }
+    barrier_arrive(empty + half);
+#pragma unroll
+    for (int m = 0; m < kExpertRows; ++m) {
+      if (m >= item.rows) break;
+      const ExpertCode code = expert_code(a[m] * kFp4EmbedScale, b[m] * kFp4EmbedScale,
+                                          list.weights[unit.item * kExpertRows + m], p.limit);
+      uint8_t* row = p.work.codes + static_cast<size_t>(item.first + m) * position_bytes +
+                     static_cast<size_t>(column >> 2) * kRowBlockBytes;
+      row[(column & 3) * 32 + lane] = code.code;
+      float* scales = reinterpret_cast<float*>(row + 128);
+      if (lane == 0) scales[column & 3] = __uint_as_float(code.scale << 23);
+      if (column == p.column_blocks - 1) {
+        // Behind the last block: what others left there must read as zero.
+        for (int behind = (column & 3) + 1; behind < 4; ++behind) {
+          row[behind * 32 + lane] = 0;
+          if (lane == 0) scales[behind] = 0.0f;
+        }
+      }
+    }
+    __syncwarp();
+    if (lane == 0) add_release(p.work.item_done + unit.item);
+  }
+}
+
+// Brings the rows of the block's units of down into shared memory as FP16, each when its item is complete.
+__device__ __forceinline__ void stage_rows(const ExpertStreamParams& p, const StreamList& list,
+                                           const StreamUnit* units, int unit_count, uint8_t* shared,
+                                           uint64_t* full, uint64_t* empty) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const size_t position_bytes = static_cast<size_t>(p.down_steps) * kRowBlockBytes;
+  const int pieces = p.down_steps * 8;  // 16 columns of a row
+  int done = 0;
+  for (int n = 0; n < unit_count; ++n) {
+    const StreamUnit unit = units[n];
+    if (unit.down == 0) continue;
+    const StreamItem item = list.items[unit.item];
+    const int half = done & 1;
+    if (done >= kHalves) barrier_wait(empty + half, (static_cast<uint32_t>(done >> 1) & 1) ^ 1);
+    ++done;
+    while (load_acquire(p.work.item_done + unit.item) < static_cast<uint32_t>(p.column_blocks))
+      pause_thread();
+    for (int i = lane; i < item.rows * pieces; i += 32) {
+      const int r = i >= pieces ? 1 : 0;
+      const int piece = i - r * pieces;
+      const int place = half * kExpertRows + r;
+      const uint8_t* from =
+          p.work.codes + static_cast<size_t>(item.first + r) * position_bytes + (piece >> 3) * kRowBlockBytes;
+      const uint4 codes = load_shared_by_blocks(reinterpret_cast<const uint4*>(from + (piece & 7) * 16));
+      uint4* to = reinterpret_cast<uint4*>(shared + p.rows_at + (place * pieces + piece) * 32);
+      to[0] = make_uint4(e4m3x2_to_half2(codes.x), e4m3x2_to_half2(codes.x >> 16), e4m3x2_to_half2(codes.y),
+                         e4m3x2_to_half2(codes.y >> 16));
+      to[1] = make_uint4(e4m3x2_to_half2(codes.z), e4m3x2_to_half2(codes.z >> 16), e4m3x2_to_half2(codes.w),
+                         e4m3x2_to_half2(codes.w >> 16));
+      if ((piece & 7) == 0) {
+        reinterpret_cast<float4*>(shared + p.row_scales_at)[place * p.down_steps + (piece >> 3)] =
+            load_shared_by_blocks(reinterpret_cast<const float4*>(from + 128));
+      }
+    }
+    barrier_arrive(full + half);
+  }
+}
+
+}  // namespace spark::engine::cuda

@@ -1,0 +1,172 @@
+#include "text/python_strings.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "common/error.h"
+#include "text/unicode.h"
+
+namespace spark::text {
+namespace {
+
+bool is_name_byte(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+int digit_of(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return 16;
+}
+
+class PythonReader {
+ public:
+  PythonReader(std::string_view module, const std::string& source) : module_(module), source_(source) {}
+
+  std::map<std::string, std::string> read() {
+    while (at_ < module_.size()) {
+      const std::string name(take_name());
+      if (!name.empty()) read_assignment(name);
+      skip_line();
+    }
+    return std::move(constants_);
+  }
+
+ private:
+  bool ended() const { return at_ >= module_.size(); }
+  char now() const { return ended() ? '\n' : module_[at_]; }
+  bool sees(std::string_view text) const { return module_.substr(at_).starts_with(text); }
+  // A backslash takes the next character along.
+  void pass_character() { at_ = std::min(at_ + (now() == '\\' ? 2 : 1), module_.size()); }
+
+  std::string_view take_name() {
+    const size_t begin = at_;
+    while (!ended() && is_name_byte(now())) ++at_;
+    return module_.substr(begin, at_ - begin);
+  }
+
+  void skip_blanks() {
+    while (!ended() && (now() == ' ' || now() == '\t' || now() == '\r')) ++at_;
+  }
+
+  // What follows the name that begins a line.
+  void read_assignment(const std::string& name) {
+    skip_blanks();
+    if (now() == ':') {
+      while (!ended() && now() != '=' && now() != '\n' && now() != '#' && now() != '"' && now() != '\'')
+        ++at_;
+    }
+    if (now() != '=' || sees("==")) return;
+    ++at_;
+    skip_blanks();
+    const bool raw = (now() == 'r' || now() == 'R') && at_ + 1 < module_.size();
+    if (raw || now() == 'u' || now() == 'U') ++at_;
+    if (now() != '"' && now() != '\'') return;
+    std::string value = take_literal(raw);
+    skip_blanks();
+    if (now() == '\n' || now() == '#') constants_[name] = std::move(value);
+  }
+
+  // To the next line, over the literals of this one; a triple-quoted literal takes its lines along.
+  void skip_line() {
+    while (!ended() && now() != '\n') {
+      if (now() == '#') {
+        at_ = std::min(module_.find('\n', at_), module_.size());
+      } else if (now() == '"' || now() == '\'') {
+        pass_literal();
+      } else {
+        pass_character();  // a line break behind a backslash ends no line
+      }
+    }
+    if (!ended()) ++at_;
+  }
+
+  struct Literal {
+    size_t begin, end;  // between the quotes
+  };
+
+  Literal pass_literal() {
+    const size_t start = at_;
+    const char quote = now();
+    const bool triple = sees(std::string(3, quote));
+    const std::string closing(triple ? 3 : 1, quote);
+    at_ += closing.size();
+    const size_t begin = at_;
+    while (!sees(closing)) {
+      if (ended() || (!triple && now() == '\n')) fail(start, "a string that begins here does not end");
+      pass_character();
+    }
+    const Literal literal = {begin, at_};
+    at_ += closing.size();
+    return literal;
+  }
+
+  std::string take_literal(bool raw) {
+    const auto [begin, end] = pass_literal();
+    if (raw) return std::string(module_.substr(begin, end - begin));
+    std::string value;
+    for (size_t i = begin; i < end;) {
+      if (module_[i] == '\\') {
+        append_escape(i, end, value);
+      } else {
+        value += module_[i++];
+      }
+    }
+    return value;
+  }
+
+  void append_escape(size_t& i, size_t end, std::string& out) const {
+    static constexpr std::string_view kLetters = "abfnrtv\\'\"", kValues = "\a\b\f\n\r\t\v\\'\"";
+    const char letter = module_[i + 1];  // a literal never ends with a single backslash
+    if (const size_t known = kLetters.find(letter); known != std::string_view::npos) {
+      out += kValues[known];
+      i += 2;
+    } else if (letter == '\n') {
+      i += 2;
+    } else if (letter >= '0' && letter <= '7') {
+      append_number(i, i + 1, std::min(end, i + 4), 8, 1, out);
+    } else if (letter == 'x' || letter == 'u' || letter == 'U') {
+      const size_t digits = letter == 'x' ? 2 : letter == 'u' ? 4 : 8;
+      append_number(i, i + 2, std::min(end, i + 2 + digits), 16, digits, out);
+    } else if (letter == 'N') {
+      fail(i, "the escape \\N{...} is not supported");
+    } else {
+      out += '\\';  // Python keeps what it does not know
+      ++i;
+    }
+  }
+
+  // The code point that the digits in [from, to) spell; `i` goes behind them.
+  void append_number(size_t& i, size_t from, size_t to, int base, size_t least, std::string& out) const {
+    uint32_t code_point = 0;
+    size_t at = from;
+    for (; at < to && digit_of(module_[at]) < base; ++at) {
+      code_point = code_point * static_cast<uint32_t>(base) + static_cast<uint32_t>(digit_of(module_[at]));
+    }
+    const bool is_scalar = code_point < 0xD800 || (code_point > 0xDFFF && code_point <= 0x10FFFF);
+    if (at - from < least || !is_scalar) fail(i, "an escape names no character");
+    append_utf8(code_point, out);
+    i = at;
+  }
+
+  [[noreturn]] void fail(size_t at, const std::string& what) const {
+    const auto line =
+        std::count(module_.begin(), module_.begin() + static_cast<std::ptrdiff_t>(at), '\n') + 1;
+    throw Error(what, source_ + ":" + std::to_string(line), "download the file again");
+  }
+
+  std::string_view module_;
+  const std::string& source_;
+  size_t at_ = 0;
+  std::map<std::string, std::string> constants_;
+};
+
+}  // namespace
+
+std::map<std::string, std::string> python_strings(std::string_view module, const std::string& source) {
+  return PythonReader(module, source).read();
+}
+
+}  // namespace spark::text

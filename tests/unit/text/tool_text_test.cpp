@@ -1,0 +1,88 @@
+#include "text/tool_text.h"
+
+#include <gtest/gtest.h>
+
+#include "common/error.h"
+#include "text/python_strings.h"
+
+namespace spark::text {
+namespace {
+
+std::string refusal(const std::string& module) {
+  try {
+    read_tool_text(module, "encoding.py");
+  } catch (const Error& error) {
+    return error.describe();
+  }
+  return "";
+}
+
+TEST(PythonStrings, ReadsConstantsOnly) {
+  const auto found = python_strings(
+      "#!/usr/bin/python\n"
+      "\"\"\"A docstring.\nnot_one = \"x\"\n\"\"\"\n"
+      "import json\n"
+      "plain = 'it''s'\n"  // two literals: not one constant
+      "one: str = \"a\\tb\\u00e9\\x41\\101\\\\ \\q\"  # a comment with \"quotes\n"
+      "raw = r'\\n'\n"
+      "joined = \"a\" + one\n"
+      "text = f\"{one}\"\n"
+      "same == \"x\"\n"
+      "long = \"\"\"first \"line\"\nsecond \\\nsame\"\"\"\r\n"
+      "def f():\n    inner = \"no\"\n"
+      "twice = 'a'\n"
+      "twice = 'b'",
+      "m.py");
+  const std::map<std::string, std::string> expected = {{"one",
+                                                        "a\tb\xC3\xA9"
+                                                        "AA\\ \\q"},
+                                                       {"raw", "\\n"},
+                                                       {"long", "first \"line\"\nsecond same"},
+                                                       {"twice", "b"}};
+  EXPECT_EQ(found, expected);
+}
+
+TEST(PythonStrings, SaysWhereALiteralIsWrong) {
+  const auto where = [](const std::string& module) -> std::string {
+    try {
+      python_strings(module, "m.py");
+    } catch (const Error& error) {
+      return error.where();
+    }
+    return "";
+  };
+  EXPECT_EQ(where("a = 1\nb = \"x\nc = 2\n"), "m.py:2");
+  EXPECT_EQ(where("b = \"\"\"x\n\n"), "m.py:1");
+  EXPECT_EQ(where("b = \"x\\"), "m.py:1");
+  EXPECT_EQ(where("\n\nb = '\\N{DIGIT ONE}'"), "m.py:3");
+  EXPECT_EQ(where("b = '\\xg0'"), "m.py:1");
+  EXPECT_EQ(where("b = '\\ud800'"), "m.py:1");
+  EXPECT_EQ(where("b = '\\U00110000'"), "m.py:1");
+}
+
+TEST(ToolText, FillsTheFieldsAsTheModuleDoes) {
+  const ChatTemplateParts parts = read_tool_text(
+      "mark: str = \"<>\"\nopening = ' calls'\n"
+      "TOOLS_TEMPLATE = \"\"\"## Tools {{x}} {mark}{block}\n{tool_schemas}\nend {mark}\n\"\"\"\n"
+      "def render(tools):\n    return TOOLS_TEMPLATE.format(\n        tool_schemas=\"\\n\".join(to_json(t) "
+      "for t in tools),\n"
+      "        block=opening,\n        mark = mark)\n",
+      "encoding.py");
+  EXPECT_EQ(parts.before_schemas, "## Tools {x} <> calls\n");
+  EXPECT_EQ(parts.after_schemas, "\nend <>\n");
+  EXPECT_FALSE(is_published_tool_text(parts));
+}
+
+TEST(ToolText, SaysWhatIsWrong) {
+  EXPECT_NE(refusal("x = 'y'").find("no string constant TOOLS_TEMPLATE"), std::string::npos);
+  EXPECT_NE(refusal("TOOLS_TEMPLATE = 'no schemas'").find("{tool_schemas} once"), std::string::npos);
+  EXPECT_NE(refusal("TOOLS_TEMPLATE = '{tool_schemas}{tool_schemas}'").find("once"), std::string::npos);
+  EXPECT_NE(refusal("TOOLS_TEMPLATE = '{tool_schemas}{other}'").find("{other}"), std::string::npos);
+  EXPECT_NE(refusal("TOOLS_TEMPLATE = '{tool_schemas}}'").find("brace"), std::string::npos);
+  EXPECT_NE(refusal("TOOLS_TEMPLATE = '{tool_schemas!r}'").find("brace"), std::string::npos);
+  EXPECT_NE(refusal("TOOLS_TEMPLATE = '{tool_schemas").find("encoding.py:1"), std::string::npos);
+  EXPECT_NE(refusal(std::string((1 << 20) + 1, ' ')).find("1 MiB"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace spark::text
