@@ -395,7 +395,7 @@ bool expert_stream_fits(const DeviceLimits& device, const ExpertsArgs& args, con
 }
 
 bool expert_stream_needs_list(const ExpertsArgs& args, int rows) {
-  return rows > kListedRows || rows * args.top_k > kMaxListed;
+  return rows > kListedRows || rows * args.top_k > kMaxListed || args.top_k > 32;
 }
 
 void launch_expert_stream(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
