@@ -238,21 +238,14 @@ __device__ __forceinline__ void copy_bulk(void* to_shared, const void* from, uin
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(bytes)
                : "memory");
-#ifdef SPARK_EVICT_FIRST
+  // What is read once in a step goes first out of L2, and the next kernels' code and rows stay.
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-          shared_address(to_shared)),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+      "[%3], %4;" ::"r"(shared_address(to_shared)),
       "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
-#else
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          shared_address(to_shared)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier))
-      : "memory");
-#endif
 }
 
 // ---- programmatic dependent launch
