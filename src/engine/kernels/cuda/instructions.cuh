@@ -251,8 +251,8 @@ __device__ __forceinline__ void copy_bulk(void* to_shared, const void* from, uin
 // ---- programmatic dependent launch
 // ---------------------------------------------------------------------------------- Every kernel of this
 // backend starts with launch_dependents() and calls wait_for_inputs() before it touches anything that an
-// earlier kernel wrote or still reads. Before that it may only read weights. Both are no-ops in a launch
-// without the attribute.
+// earlier kernel wrote or still reads. Before that it may read weights, rows of the step, block tables, and
+// what has settled (launch_chain.h). Both are no-ops in a launch without the attribute.
 
 __device__ __forceinline__ void launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
