@@ -18,7 +18,7 @@ struct RankFlags {
   std::optional<uint16_t> master_port;  // absent: kDefaultMasterPort, or a free one when all ranks are here
   bool headless = false;
   double rendezvous_timeout_s = 300;
-  double heartbeat_timeout_s = 0.6;
+  double heartbeat_timeout_s = 0.5;
   int32_t spread_rows_above = 204;
   engine::CollectiveDtype collective_dtype = engine::CollectiveDtype::kAuto;
   // Set for processes that the first one of a machine starts: which of its ranks this is.

@@ -1,24 +1,23 @@
 #include "rank_process.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
-#include <system_error>
 #include <thread>
 
 #include "../signal_watch.h"
 #include "common/log.h"
 #include "engine/checkpoint/fingerprint.h"
+#include "engine/collective/urgency.h"
 #include "exit_codes.h"
 
 namespace spark::app {
 namespace {
 
-// With a rank lost: for the answers that say so, and until this process ends whatever it still does.
+// With a rank lost: for the answers that say so, and until this process ends whatever it still does. Rank 0
+// has clients to tell, which takes as long as what its step computes until it next needs another rank.
 constexpr double kFailureDrainS = 1;
-constexpr auto kFailureEnd = std::chrono::seconds(5);
+constexpr double kLeaderEndS = 5;
+constexpr double kFollowerEndS = 0.3;
 // At the end: for ranks that this process started.
 constexpr double kChildrenEndS = 5;
 // Waiting for messages: spinning is only for machines with a core for each rank.
@@ -45,17 +44,24 @@ engine::RankSettings rank_settings(const EngineFlags& flags, const engine::LoadO
                        {"--max-num-batched-tokens", std::to_string(limits.max_step_rows)}}};
 }
 
-// Clients wait for an answer and other ranks for this one's end: not behind what else the machine computes.
-// Not every process may ask for that.
-void hurry() {
-  std::error_code failed;
-  std::filesystem::directory_iterator threads("/proc/self/task", failed);
-  for (const std::filesystem::directory_iterator end; !failed && threads != end; threads.increment(failed)) {
-    ::setpriority(PRIO_PROCESS, static_cast<id_t>(std::atoi(threads->path().filename().c_str())), -10);
-  }
-}
-
 }  // namespace
+
+class RankProcess::LifeSigns : public engine::LoadObserver {
+ public:
+  LifeSigns(engine::RankGroup& group, engine::LoadObserver& next) : group_(group), next_(next) {}
+  void on_phase(const std::string& name) override {
+    group_.beat();
+    next_.on_phase(name);
+  }
+  void on_weights(uint64_t done, uint64_t total) override {
+    group_.beat();
+    next_.on_weights(done, total);
+  }
+
+ private:
+  engine::RankGroup& group_;
+  engine::LoadObserver& next_;
+};
 
 RankProcess::RankProcess(const EngineFlags& flags, const engine::LoadOptions& load)
     : rank_(flags.ranks.rank()),
@@ -69,6 +75,12 @@ RankProcess::~RankProcess() = default;
 
 engine::Communicator* RankProcess::communicator() {
   return group_ == nullptr ? nullptr : &group_->communicator();
+}
+
+engine::LoadObserver& RankProcess::watched(engine::LoadObserver& observer) {
+  if (group_ == nullptr) return observer;
+  life_signs_ = std::make_unique<LifeSigns>(*group_, observer);
+  return *life_signs_;
 }
 
 void RankProcess::join(const EngineFlags& flags, const engine::LoadOptions& load) {
@@ -95,6 +107,9 @@ void RankProcess::join(const EngineFlags& flags, const engine::LoadOptions& load
     const std::string ended = children_.ended();
     return ended.empty() ? ended : ended + " before all ranks had joined";
   };
+  options.membership.end_s = leads() ? kLeaderEndS : kFollowerEndS;
+  // Not even the log is waited for: its reader may be what hangs.
+  options.events.overdue = [] { std::_Exit(kFailed); };
   options.events.lost = [this](const engine::LostRank& lost) { on_lost(lost); };
   options.events.stop_requested = [this](int32_t rank) { on_stop_request(rank); };
   group_ = std::make_unique<engine::RankGroup>(std::move(options));
@@ -116,25 +131,21 @@ void RankProcess::tell_failure(const std::string& why) {
   }
   group_->fail(why);
   // on_lost() ends this process.
-  std::this_thread::sleep_for(kFailureEnd);
+  std::this_thread::sleep_for(std::chrono::duration<double>(kLeaderEndS));
 }
 
 // On a thread of the group.
 void RankProcess::on_lost(const engine::LostRank& lost) {
   const std::string why = lost.rank == rank_ ? lost.why : lost.describe();
+  // Clients wait for an answer and other ranks for this one's end: not behind what else the machine computes.
+  engine::hurry_all_threads();
   log_error("rank " + std::to_string(rank_) + " ends: " + why);
   {
     const std::lock_guard lock(mutex_);
     lost_ = true;
     if (service_ != nullptr) {
-      hurry();
       server_->drain(kFailureDrainS);  // first, so that connections do not wait for their clients to close
       service_->fail(why);
-      std::thread([this] {
-        std::this_thread::sleep_for(kFailureEnd);
-        children_.kill_all();
-        std::_Exit(kFailed);
-      }).detach();
       return;
     }
   }
@@ -184,6 +195,11 @@ void RankProcess::attach(engine::HttpServer& server, engine::Service& service) {
 
 void RankProcess::detach() {
   const std::lock_guard lock(mutex_);
+  if (lost_) {
+    // Every client has its answer. What is left, like freeing a model, only delays the end.
+    children_.kill_all();
+    std::_Exit(kFailed);
+  }
   server_ = nullptr;
   service_ = nullptr;
 }

@@ -21,6 +21,7 @@
 
 #include "child_ranks.h"
 #include "engine/collective/rank_group.h"
+#include "engine/forward/load_observer.h"
 #include "engine/forward/ranked_model.h"
 #include "engine/serve/http.h"
 #include "engine/serve/service.h"
@@ -54,17 +55,22 @@ class RankProcess {
     }
   }
 
+  // For the load: passes on what it is told to `observer`, and shows the other ranks that this one lives.
+  engine::LoadObserver& watched(engine::LoadObserver& observer);
+
   // Ranks above 0: the exit code.
   int follow(engine::StepModel& model);
 
   // Rank 0: the model that drives all ranks, once all are ready.
   engine::StepModel& lead(engine::StepModel& model);
   void attach(engine::HttpServer& server, engine::Service& service);
+  // The server has ended. With a rank lost so does this process.
   void detach();
   // After the last call on the model: ends the other ranks; the exit code.
   int finish();
 
  private:
+  class LifeSigns;
   void join(const EngineFlags& flags, const engine::LoadOptions& load);
   void start_children(const EngineFlags& flags, uint16_t port);
   void tell_failure(const std::string& why);
@@ -77,6 +83,7 @@ class RankProcess {
   ChildRanks children_;
   Descriptor listener_;
   std::unique_ptr<engine::LeadingModel> leading_;
+  std::unique_ptr<LifeSigns> life_signs_;
 
   std::mutex mutex_;
   engine::HttpServer* server_ = nullptr;

@@ -50,7 +50,7 @@ int follow(const EngineFlags& flags, Prepared& prepared, BootLog& boot) {
   boot.begin("joining the other ranks");
   RankProcess ranks(flags, prepared.load);
   prepared.load.communicator = ranks.communicator();
-  prepared.load.observer = &boot;
+  prepared.load.observer = &ranks.watched(boot);
   const auto model = ranks.load([&] { return engine::load_model(prepared.load); });
   boot.finish();
   return ranks.follow(*model);
@@ -74,7 +74,7 @@ int serve(const EngineFlags& flags) {
   if (flags.ranks.tensor_parallel_size > 1) boot.begin("waiting for the other ranks");
   RankProcess ranks(flags, prepared.load);
   prepared.load.communicator = ranks.communicator();
-  prepared.load.observer = &boot;
+  prepared.load.observer = &ranks.watched(boot);
   const auto model = ranks.load([&] { return engine::load_model(prepared.load); });
   if (flags.ranks.tensor_parallel_size > 1) boot.begin("waiting for the other ranks to load");
   engine::StepModel& group = ranks.lead(*model);

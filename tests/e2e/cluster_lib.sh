@@ -28,7 +28,9 @@ starts() {
     [ -z "${SPARK_TEST_TRACE:-}" ] || echo "$name: $((($(date +%s%N) - begun) / 1000000)) ms: spark cluster start $*" >&2
     [ "$status" != 0 ] || return 0
     tries=$((tries + 1))
-    { [ "$tries" -lt 4 ] && grep -qE 'rank [0-9] was lost|gave up this rank|took longer than its limit' "$work/out"; } || fail "spark cluster start $*: exit status $status"
+    why=$(grep -m 1 -oE '.*(rank [0-9] was lost|gave up this rank|took longer than its limit).*' "$work/out") || why=
+    { [ "$tries" -lt 4 ] && [ -n "$why" ]; } || fail "spark cluster start $*: exit status $status"
+    echo "$name: a start is tried again: $why"
   done
 }
 says() { grep -qF -- "$1" "$work/out" || fail "does not say: $1"; }

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -18,6 +19,7 @@ namespace {
 
 constexpr uint32_t kMagic = 0x4B525053;  // "SPRK"
 constexpr size_t kHeadBytes = 16;        // magic, protocol, kind, 2 spare bytes, length
+constexpr size_t kRoomBytes = size_t{16} << 10;
 // A peer that takes nothing is silent too; its frames need not pile up.
 constexpr size_t kMaxUnsent = size_t{1} << 20;
 
@@ -70,17 +72,20 @@ FrameSocket::FrameSocket(Descriptor descriptor)
   const int on = 1;
   ::setsockopt(fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   ::fcntl(fd(), F_SETFL, ::fcntl(fd(), F_GETFL) | O_NONBLOCK);
+  // Room for signs of life, so that they need no memory.
+  unsent_.reserve(kRoomBytes);
+  unread_.reserve(kRoomBytes);
 }
 
 bool FrameSocket::send(FrameKind kind, std::span<const uint8_t> payload) {
   if (unsent_.size() > kMaxUnsent) return true;
-  ByteWriter head;
-  head.number(kMagic);
-  head.number(kRankProtocol);
-  head.number(static_cast<uint16_t>(kind));
-  head.number(uint16_t{0});
-  head.number(static_cast<uint32_t>(payload.size()));
-  unsent_.insert(unsent_.end(), head.bytes().begin(), head.bytes().end());
+  std::array<uint8_t, kHeadBytes> head{};
+  const auto length = static_cast<uint32_t>(payload.size());
+  std::memcpy(head.data(), &kMagic, 4);
+  std::memcpy(head.data() + 4, &kRankProtocol, 4);
+  std::memcpy(head.data() + 8, &kind, 2);
+  std::memcpy(head.data() + 12, &length, 4);
+  unsent_.insert(unsent_.end(), head.begin(), head.end());
   unsent_.insert(unsent_.end(), payload.begin(), payload.end());
   return flush();
 }
@@ -96,7 +101,7 @@ bool FrameSocket::flush() {
 }
 
 bool FrameSocket::read() {
-  uint8_t buffer[16384];
+  uint8_t buffer[kRoomBytes];
   // Only as much as a frame can hold: whoever sends more waits until it was looked at.
   while (unread_.size() < kHeadBytes + kMaxFrameBytes) {
     const ssize_t got = ::recv(fd(), buffer, sizeof buffer, MSG_DONTWAIT);
@@ -114,7 +119,7 @@ bool FrameSocket::read() {
 
 std::optional<Frame> FrameSocket::next() {
   if (unread_.size() < kHeadBytes) return std::nullopt;
-  ByteReader head({unread_.data(), kHeadBytes});
+  ByteReader head({unread_.data(), kHeadBytes});  // holds no memory of its own
   const auto magic = head.number<uint32_t>();
   const auto protocol = head.number<uint32_t>();
   const auto kind = head.number<uint16_t>();

@@ -1,4 +1,5 @@
-// A TCP connection that carries frames between two ranks: joining, signs of life, parting. Never blocks.
+// A TCP connection that carries frames between two ranks: joining, signs of life, parting. Never blocks;
+// sending and reading frames without payload allocates nothing.
 //
 //   FrameSocket socket(std::move(descriptor));
 //   socket.send(FrameKind::kAlive, {});
@@ -21,7 +22,7 @@ enum class FrameKind : uint16_t {
   kHello = 1,    // to rank 0: settings and address
   kWelcome,      // from rank 0: every rank's address
   kRefused,      // from rank 0: why
-  kAlive,        // every tenth of a second
+  kAlive,        // twenty times a second
   kLost,         // from rank 0: which rank was lost, and why
   kStopRequest,  // to rank 0: this rank was told to stop
   kLeaving,      // the connection will end, and that is right

@@ -1,12 +1,16 @@
-// Who of the group is alive: a thread of its own, on the connections of the rendezvous, so that neither a
-// long step nor an idle hour hides that a rank is gone.
+// Who of the group is alive: a thread of its own (the watcher), on the connections of the rendezvous, so that
+// neither a long step nor an idle hour hides that a rank is gone.
 //
 //   Membership membership(rank, std::move(meeting.connections), {.lost = [](const LostRank& lost) { ... }});
 //   membership.leave();      // the orderly end
 //
-// Every rank sends a sign of life to rank 0, and rank 0 to every rank, ten times a second. A connection that
-// ends, or 0.6 s of silence, means that the rank is lost; rank 0 tells the others. All of that takes less
-// than a second. Until a rank is heard for the first time it has longer: it may still be busy getting there.
+// Every rank sends a sign of life to rank 0, and rank 0 to every rank, twenty times a second. A connection
+// that ends, or half a second of silence, means that the rank is lost; rank 0 tells the others. Until a rank
+// is heard for the first time it has longer: it may still be busy getting there.
+//
+// The watcher does nothing that may have to wait: no allocation once it runs, no lock that is held for longer
+// than a system call (and that one lends its priority), no event of the owner's, no log. It asks for
+// real-time scheduling. Where it is held up all the same, the time it was held up is nobody's silence.
 #pragma once
 
 #include <cstdint>
@@ -27,17 +31,21 @@ struct LostRank {
 };
 
 struct MembershipOptions {
-  double beat_s = 0.1;
-  double silence_s = 0.6;
+  double beat_s = 0.05;
+  double silence_s = 0.5;
   double first_silence_s = 5;  // of a rank that was never heard
   double leave_s = 2;          // how long leave() waits for the others
+  double end_s = 5;            // after a loss, until `overdue`
 };
 
-// Called on the membership's thread, each once.
+// Each is called once. `lost` and `stop_requested` may take their time: they have a thread for themselves.
 struct MembershipEvents {
   std::function<void(const LostRank&)> lost = {};
   // Rank 0: another rank was told to stop, so all should.
   std::function<void(int32_t rank)> stop_requested = {};
+  // A rank was lost `end_s` ago and this membership still exists: whatever should have ended it hangs. On the
+  // watcher's thread.
+  std::function<void()> overdue = {};
 };
 
 class Membership {
@@ -49,6 +57,10 @@ class Membership {
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
+  // A sign of life from a thread that works, where the watcher's is late: on a machine without a processor to
+  // spare the working threads get what this process is given, and the watcher can wait for seconds. Cheap
+  // when none is due; any thread, any time.
+  void beat();
   // Not rank 0: asks rank 0 to end the group in good order.
   void request_stop();
   // This rank cannot go on: the others take it for lost, for this reason. Ends as if another rank were lost.

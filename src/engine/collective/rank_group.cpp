@@ -12,10 +12,19 @@ Meeting meet_ranks(const RankGroupOptions& options, const std::vector<uint8_t>& 
                     options.rendezvous);
 }
 
+UcxOptions with_beats(UcxOptions options, std::function<void()> at_work) {
+  options.at_work = std::move(at_work);
+  return options;
+}
+
 }  // namespace
 
 RankGroup::RankGroup(RankGroupOptions options)
-    : transport_(options.settings.rank, options.settings.ranks, options.transport),
+    : transport_(options.settings.rank, options.settings.ranks,
+                 with_beats(options.transport,
+                            [this] {
+                              if (membership_ != nullptr) membership_->beat();
+                            })),
       communicator_(transport_) {
   Meeting meeting = meet_ranks(options, transport_.address());
   MembershipEvents events = options.events;

@@ -28,7 +28,7 @@ struct RankGroupOptions {
   UcxOptions transport;
   RendezvousOptions rendezvous;
   MembershipOptions membership;
-  MembershipEvents events;  // called on a thread of the group
+  MembershipEvents events;  // called on threads of the group
 };
 
 class RankGroup {
@@ -46,6 +46,8 @@ class RankGroup {
 
   // Returns when all ranks have called it. Throws RankLost.
   void ready();
+  // A sign of life from whoever works outside of waits for the group: membership.h.
+  void beat() { membership_->beat(); }
   // This rank cannot go on: all others end too, for this reason.
   void fail(const std::string& why) { membership_->fail(why); }
   // Not rank 0: asks rank 0 to end the group in good order.

@@ -18,7 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // How long a broken connection waits for the membership to say which rank was lost and why.
-constexpr int kReasonWaitMs = 1500;
+constexpr int kReasonWaitMs = 300;
 // Calls of progress between two looks at what has finished.
 constexpr int kProgressCalls = 64;
 // How long closing waits for messages that are still under way.
@@ -103,6 +103,7 @@ class UcxTransport::Impl {
         Clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(options_.spin_us * 1e3));
     for (;;) {
       if (aborted_.load(std::memory_order_acquire)) throw RankLost(reason());
+      if (options_.at_work) options_.at_work();
       // Until nothing more moves, but never without another look at the abort.
       for (int i = 0; i < kProgressCalls && ::ucp_worker_progress(worker_) != 0; ++i) {
       }

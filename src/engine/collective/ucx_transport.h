@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,6 +25,8 @@ namespace spark::engine {
 struct UcxOptions {
   double spin_us = 20;        // before a wait sleeps
   bool shared_memory = true;  // between ranks of one machine
+  // Called by a wait each time it looks: the thread that works is running.
+  std::function<void()> at_work = {};
 };
 
 class UcxTransport final : public Transport {

@@ -140,6 +140,12 @@ void Cgroups::limit_memory(const std::string& group, int64_t bytes) const {
     throw Error("cannot limit the memory of the node: " + std::string(std::strerror(errno)), file);
 }
 
+void Cgroups::prefer(const std::string& group) const {
+  // Twenty times the standard value of each version.
+  for (const std::string& root : hierarchies_) write_control(root + "/" + group + "/cpu.shares", "20480");
+  if (!v2_.empty()) write_control(v2_ + "/" + group + "/cpu.weight", "2000");
+}
+
 std::optional<Cgroups::MemoryFiles> Cgroups::memory_files(const std::string& group) const {
   if (!has_memory()) return std::nullopt;
   const std::string folder = memory_ + "/" + group;

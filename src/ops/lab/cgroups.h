@@ -33,6 +33,9 @@ class Cgroups {
   void enter(const std::string& group, pid_t pid) const;
   std::vector<std::string> process_files(const std::string& group) const;  // cgroup.procs of every hierarchy
   void limit_memory(const std::string& group, int64_t bytes) const;        // nothing without has_memory()
+  // Before the rest of this machine where processors are short: a node stands for a machine of its own, and
+  // what runs on it with a deadline must not wait behind what the other one does. Where that is possible.
+  void prefer(const std::string& group) const;
   // Paths of usage and of memory.stat, and the name of the field there that counts droppable file pages.
   struct MemoryFiles {
     std::string usage;

@@ -140,6 +140,7 @@ std::vector<Holder> start_holders(const LabPlan& plan) {
   std::vector<Holder> holders;
   holders.push_back(start_network(plan));
   cgroups.create(plan.cgroup() + "/network/host");
+  cgroups.prefer(plan.cgroup());
   cgroups.enter(plan.cgroup() + "/network/host", holders[0].pid());
   for (const LabNode& node : plan.nodes) {
     fs::create_directories(plan.path("nodes/" + node.name + "/root"));

@@ -133,7 +133,7 @@ std::string native_service(const RankLaunch& launch) {
     text += "EnvironmentFile=" + percent_escaped(launch.secret_environment_file) + "\n";
   }
   const std::string limit = std::to_string(launch.memory_max_gib) + "G";
-  return text + "LimitMEMLOCK=infinity\nMemoryMax=" + limit + "\nMemorySwapMax=0\nTimeoutStopSec=60\n" +
+  return text + "LimitMEMLOCK=infinity\nLimitRTPRIO=1\nMemoryMax=" + limit + "\nMemorySwapMax=0\nTimeoutStopSec=60\n" +
          exec_line("ExecStart", launch.command);
 }
 
@@ -225,6 +225,7 @@ std::vector<std::string> unit_command(const RankLaunch& launch) {
   property("WorkingDirectory=" + launch.working_directory);
   if (!launch.secret_environment_file.empty()) property("EnvironmentFile=" + launch.secret_environment_file);
   property("LimitMEMLOCK=infinity");
+  property("LimitRTPRIO=1");  // signs of life between ranks
   property("MemoryMax=" + std::to_string(launch.memory_max_gib) + "G");
   property("MemorySwapMax=0");
   property("TimeoutStopSec=60");

@@ -109,6 +109,45 @@ TEST(HostCommunicator, SumsPartialsInDouble) {
   }
 }
 
+// Many columns are rounded together: zeros, middles between two values and their neighbours, what a BF16
+// keeps as a subnormal or as infinity, NaN, and any bits.
+TEST(HostCommunicator, RoundsEveryDoubleAsOneAlone) {
+  std::vector<double> x = {0.0,
+                           -0.0,
+                           0x1p-126,
+                           -0x1.FFp-127,
+                           0x1p-133,
+                           0x1p-1000,
+                           0x1.FEp127,
+                           0x1.FFp127,
+                           -0x1p300,
+                           std::numeric_limits<double>::infinity(),
+                           -std::numeric_limits<double>::quiet_NaN()};
+  uint64_t state = 7;
+  for (uint32_t i = 0; i < 20000; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const uint64_t bits = state ^ (state >> 29);
+    const auto value = static_cast<double>(bf16_to_float(static_cast<uint16_t>(bits >> 40)));
+    const auto next = static_cast<double>(bf16_to_float(static_cast<uint16_t>((bits >> 40) + 1)));
+    const double middle = value / 2 + next / 2;
+    x.push_back(i % 4 == 0 ? std::bit_cast<double>(bits)
+                           : std::nextafter(middle, i % 4 == 1   ? value
+                                                    : i % 4 == 2 ? next
+                                                                 : middle));
+  }
+  // Once among others of its kind, once among usual ones, which decides how a stretch of columns is rounded.
+  for (const bool usual : {false, true}) {
+    std::vector<double> row = x;
+    for (size_t i = 0; usual && i < row.size(); ++i) {
+      const double size = std::fabs(row[i]);
+      if (!(size == 0 || (size > 0x1p-120 && size < 0x1p120))) row[i] = 1.0 + 0x1p-8;
+    }
+    std::vector<uint16_t> y(row.size());
+    add_partials(std::vector<const double*>{row.data()}, 1, 1, std::ssize(row), y.data());
+    for (size_t i = 0; i < row.size(); ++i) ASSERT_EQ(y[i], double_to_bf16(row[i])) << row[i];
+  }
+}
+
 // Each term is rounded once, then their sum in order.
 TEST(HostCommunicator, SumsTermsOfPartialsInOrder) {
   const int32_t terms = 4, cols = 33;

@@ -1,17 +1,64 @@
 #include "engine/collective/membership.h"
 
+#include <dirent.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <fstream>
 #include <future>
+#include <new>
 #include <random>
+#include <string_view>
 #include <thread>
 
 #include "common/clock.h"
 #include "engine/collective/byte_stream.h"
+#include "engine/collective/urgency.h"
+
+namespace {
+
+// Allocations on threads whose name begins so are counted while this is set.
+std::atomic<const char*> g_counted_threads{nullptr};
+std::atomic<int64_t> g_allocations{0};
+
+void* counted(std::size_t size) {
+  if (const char* names = g_counted_threads.load(); names != nullptr) {
+    char name[16] = {};
+    ::pthread_getname_np(::pthread_self(), name, sizeof name);
+    if (std::string_view(name).starts_with(names)) ++g_allocations;
+  }
+  if (void* memory = std::malloc(size > 0 ? size : 1)) return memory;
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) {
+  return counted(size);
+}
+void* operator new[](std::size_t size) {
+  return counted(size);
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
 
 namespace spark::engine {
 namespace {
@@ -210,12 +257,12 @@ struct Watched {
 
 class Group {
  public:
-  explicit Group(int32_t ranks) : watched(static_cast<size_t>(ranks)) {
+  explicit Group(int32_t ranks, const MembershipOptions& options = {}) : watched(static_cast<size_t>(ranks)) {
     auto meetings = meet(ranks);
     for (int32_t rank = 0; rank < ranks; ++rank) {
       const auto at = static_cast<size_t>(rank);
-      members.push_back(
-          std::make_unique<Membership>(rank, std::move(meetings[at].connections), watched[at].events()));
+      members.push_back(std::make_unique<Membership>(rank, std::move(meetings[at].connections),
+                                                     watched[at].events(), options));
     }
   }
   std::vector<Watched> watched;
@@ -277,6 +324,143 @@ TEST(Membership, ARankThatWasNeverHeardHasLonger) {
   EXPECT_EQ(watched.lost_rank, 1);
   EXPECT_GE(watched.lost_at - begin, 1.5);
   EXPECT_NE(watched.why.find("no sign of life for 1."), std::string::npos) << watched.why;
+}
+
+// Calls of the owner may hang, in a log whose reader hangs or on a lock: signs of life go on all the same.
+TEST(Membership, AnEventThatHangsSilencesNobody) {
+  auto meetings = meet(2);
+  Watched leader, follower;
+  MembershipEvents events = leader.events();
+  std::promise<void> release;
+  events.stop_requested = [&](int32_t) {
+    ++leader.stops;
+    release.get_future().wait();
+  };
+  Membership rank_0(0, std::move(meetings[0].connections), events);
+  Membership rank_1(1, std::move(meetings[1].connections), follower.events());
+  rank_1.request_stop();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  EXPECT_EQ(leader.stops, 1);
+  EXPECT_EQ(leader.lost_rank, -1) << leader.why;
+  EXPECT_EQ(follower.lost_rank, -1) << follower.why;
+  release.set_value();
+}
+
+// The end of the process is the owner's work, and can hang.
+TEST(Membership, SaysWhenTheEndAfterALossIsOverdue) {
+  auto meetings = meet(2);
+  std::promise<void> release;
+  std::atomic<double> overdue_at{0};
+  MembershipEvents events;
+  events.lost = [&](const LostRank&) { release.get_future().wait(); };
+  events.overdue = [&] { overdue_at = monotonic_s(); };
+  Membership rank_0(0, std::move(meetings[0].connections), events, {.end_s = 0.3});
+  const double begin = monotonic_s();
+  meetings[1].connections.clear();
+  while (overdue_at == 0 && monotonic_s() < begin + 5) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_GE(overdue_at - begin, 0.3);
+  release.set_value();
+}
+
+TEST(Membership, TheWatcherAllocatesNothingOnceItRuns) {
+  Group group(3);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  g_allocations = 0;
+  g_counted_threads = "rank-watch-";
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  g_counted_threads = nullptr;
+  EXPECT_EQ(g_allocations, 0);
+  // That these threads are counted at all: a loss has words.
+  g_counted_threads = "rank-watch-";
+  group.members[2].reset();
+  ASSERT_TRUE(group.watched[0].wait());
+  g_counted_threads = nullptr;
+  EXPECT_GT(g_allocations, 0);
+}
+
+// Threads of this process by the name that they gave themselves.
+pid_t thread_named(const std::string& name) {
+  DIR* threads = ::opendir("/proc/self/task");
+  pid_t found = 0;
+  while (const dirent* entry = ::readdir(threads)) {
+    std::string is;
+    std::getline(std::ifstream("/proc/self/task/" + std::string(entry->d_name) + "/comm"), is);
+    if (is == name) found = std::atoi(entry->d_name);
+  }
+  ::closedir(threads);
+  return found;
+}
+
+constexpr double kHoldUpS = 2;
+
+// A thread that gets no processor: the handler keeps it from everything else.
+void hold_up(const std::string& name) {
+  struct sigaction action = {};
+  action.sa_handler = [](int) {
+    const double until = monotonic_s() + kHoldUpS;
+    while (monotonic_s() < until) ::usleep(10000);
+  };
+  ::sigaction(SIGUSR1, &action, nullptr);
+  const pid_t thread = thread_named(name);
+  ASSERT_GT(thread, 0);
+  ASSERT_EQ(::syscall(SYS_tgkill, ::getpid(), thread, SIGUSR1), 0);
+}
+
+// What happened on a machine without a processor to spare: the group of processes as a whole was given some,
+// and its working threads took it; the watcher waited for seconds.
+TEST(Membership, AWorkingThreadSpeaksForAWatcherThatIsHeldUp) {
+  for (const size_t starved : {size_t{0}, size_t{2}}) {
+    Group group(3, {.silence_s = 1});
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    hold_up("rank-watch-" + std::to_string(starved));
+    // That this thread works must not hang on what else the machine does.
+    std::thread([&] {
+      hurry_this_thread();
+      const double until = monotonic_s() + kHoldUpS + 0.5;
+      while (monotonic_s() < until) {
+        group.members[starved]->beat();
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+    }).join();
+    for (const Watched& watched : group.watched) EXPECT_EQ(watched.lost_rank, -1) << watched.why;
+  }
+}
+
+TEST(Membership, ARankThatIsGivenUpSaysThatItsWatcherDidNotRun) {
+  Group group(3);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  hold_up("rank-watch-1");
+  for (const Watched& watched : group.watched) {
+    ASSERT_TRUE(watched.wait());
+    EXPECT_EQ(watched.lost_rank, 1);
+  }
+  EXPECT_NE(group.watched[1].why.find("its watching thread had not run for "), std::string::npos)
+      << group.watched[1].why;
+}
+
+// A machine that stands still for a while is no reason to take others for dead.
+TEST(Membership, TimeInWhichTheProcessDidNotRunIsNobodysSilence) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Group group(3);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    ::raise(SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::milliseconds(800));
+    for (const Watched& watched : group.watched) {
+      if (watched.lost_rank != -1) ::_exit(1);
+    }
+    ::_exit(0);
+  }
+  ASSERT_GT(child, 0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  ::kill(child, SIGCONT);
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 TEST(Membership, AFailingRankSaysWhy) {

@@ -16,8 +16,8 @@
 
 // Scores have heads in the lanes (a record's channel is broadcast to all heads), values have channels in the
 // lanes (a head's probability is broadcast): no horizontal sums, and every sum runs in list or channel order.
-// Sums are formed in double, where all products are exact: the softmax magnifies the last bits of FP32
-// scores.
+// All products are exact in FP32. Sums of 32 channels of a score are formed in FP32 and added up in double,
+// because the softmax magnifies the last bits; sums of a chunk's values are formed in FP32.
 
 HWY_BEFORE_NAMESPACE();
 namespace spark::engine::cpu::HWY_NAMESPACE {
@@ -31,11 +31,9 @@ using VHalf = hn::Vec<DFHalf>;
 struct State {
   int64_t heads;   // of the group, padded to kDoubles
   int64_t stride;  // heads, padded to whole vectors
-  double* q;       // [width][stride]
-  double* kv;      // [chunk][width]
-  double* p;       // [chunk][stride]
-  float* row;      // [width], a record on its way to kv
-  float* z;        // [chunk + slack][stride]
+  float* q;        // [width][stride]
+  float* kv;       // [chunk][width]
+  float* z;        // [chunk + slack][stride], scores, then probabilities
   float* m;        // [stride]
   float* d;
   float* f;
@@ -47,17 +45,14 @@ HWY_INLINE State carve(const AttendTask& task, Buffer& scratch) {
   state.heads = static_cast<int64_t>((static_cast<size_t>(task.heads) + kDoubles - 1) / kDoubles * kDoubles);
   state.stride = (task.heads + kHeadLanes - 1) / kHeadLanes * kHeadLanes;
   const int64_t stride = state.stride;
-  const int64_t doubles[] = {task.width * stride, kChunkSlots * task.width, kChunkSlots * stride};
-  const int64_t floats[] = {task.width,         (kChunkSlots + kSlack) * stride, stride, stride, stride,
-                            stride * task.width};
-  int64_t bytes = 0;
-  for (const int64_t n : doubles) bytes += 8 * n;
-  for (const int64_t n : floats) bytes += 4 * n;
-  auto* at = scratch.get<uint8_t>(static_cast<size_t>(bytes));
-  double** const wide[] = {&state.q, &state.kv, &state.p};
-  for (size_t i = 0; i < 3; at += 8 * doubles[i++]) *wide[i] = reinterpret_cast<double*>(at);
-  float** const narrow[] = {&state.row, &state.z, &state.m, &state.d, &state.f, &state.acc};
-  for (size_t i = 0; i < 6; at += 4 * floats[i++]) *narrow[i] = reinterpret_cast<float*>(at);
+  const int64_t floats[] = {
+      task.width * stride, kChunkSlots * task.width, (kChunkSlots + kSlack) * stride, stride, stride, stride,
+      stride * task.width};
+  int64_t count = 0;
+  for (const int64_t n : floats) count += n;
+  auto* at = scratch.get<float>(static_cast<size_t>(count));
+  float** const part[] = {&state.q, &state.kv, &state.z, &state.m, &state.d, &state.f, &state.acc};
+  for (size_t i = 0; i < 7; at += floats[i++]) *part[i] = at;
   return state;
 }
 
@@ -65,8 +60,6 @@ HWY_INLINE State carve(const AttendTask& task, Buffer& scratch) {
 HWY_INLINE void transpose_queries(const AttendTask& task, const State& state) {
   const hn::Rebind<uint16_t, D4> d16;
   const hn::Rebind<uint32_t, D4> d32;
-  const hn::FixedTag<float, 2> half;
-  const hn::FixedTag<double, 2> wide;
   const int64_t width = task.width;
   const int64_t stride = state.stride;
   int64_t h = 0;
@@ -80,17 +73,12 @@ HWY_INLINE void transpose_queries(const AttendTask& task, const State& state) {
       }
       a = transposed(a);
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        double* to = state.q + (c + i) * stride + h;
-        hn::StoreU(hn::PromoteTo(wide, hn::LowerHalf(half, a.r[i])), wide, to);
-        hn::StoreU(hn::PromoteTo(wide, hn::UpperHalf(half, a.r[i])), wide, to + 2);
-      }
+      for (int i = 0; i < 4; ++i) hn::StoreU(a.r[i], D4(), state.q + (c + i) * stride + h);
     }
   }
-  for (; h < state.heads; ++h) {
+  for (; h < stride; ++h) {
     for (int64_t c = 0; c < width; ++c)
-      state.q[c * stride + h] =
-          h < task.heads ? static_cast<double>(bf16_to_float(task.q[h * width + c])) : 0;
+      state.q[c * stride + h] = h < task.heads ? bf16_to_float(task.q[h * width + c]) : 0.0F;
   }
 }
 
@@ -106,58 +94,52 @@ HWY_INLINE void start(const AttendTask& task, const State& state) {
   std::fill_n(state.acc, stride * task.width, 0.0F);
 }
 
-HWY_INLINE void load_record(const AttendTask& task, const State& state, int64_t slot, double* kv) {
+HWY_INLINE void load_record(const AttendTask& task, int64_t slot, float* kv) {
   const uint8_t* record = task.list.record[slot];
   if (slot >= task.list.first_main && slot < task.list.last_main) {
-    decode_main_record_f32(record, task.width, state.row);
+    decode_main_record_f32(record, task.width, kv);
   } else {
-    decode_window_record_f32(record, task.width, state.row);
+    decode_window_record_f32(record, task.width, kv);
   }
-  for (int64_t c = 0; c < task.width; c += kDoubles) hn::StoreU(load_doubles(state.row + c), DD(), kv + c);
 }
 
-// z[i][h] = scale * round(sum over c of q[c][h] * kv[i][c]), for HV vectors of heads from h on.
-template <int HV>
+// z[i][h] = scale * round(sum over c of q[c][h] * kv[i][c]) for a vector of heads from h on. The width is a
+// multiple of kSumChannels.
+constexpr int64_t kSumChannels = 32;
 HWY_INLINE void score_heads(const State& state, int64_t h, int n, int64_t width, float scale) {
   const int64_t stride = state.stride;
   for (int i = 0; i < n; i += kSlotGroup) {
-    const double* row[kSlotGroup];
-    VD sum[kSlotGroup][HV];
+    const float* row[kSlotGroup];
+    VD total[kSlotGroup][2];
 #pragma GCC unroll 8
     for (int s = 0; s < kSlotGroup; ++s) {
       row[s] = state.kv + std::min(i + s, n - 1) * width;
-#pragma GCC unroll 2
-      for (int v = 0; v < HV; ++v) sum[s][v] = hn::Zero(DD());
+      total[s][0] = total[s][1] = hn::Zero(DD());
     }
-    for (int64_t c = 0; c < width; ++c) {
-      VD qc[HV];
-#pragma GCC unroll 2
-      for (int v = 0; v < HV; ++v)
-        qc[v] = hn::LoadU(DD(), state.q + c * stride + h + v * static_cast<int>(kDoubles));
+    for (int64_t begin = 0; begin < width; begin += kSumChannels) {
+      VF sum[kSlotGroup];
+#pragma GCC unroll 8
+      for (int s = 0; s < kSlotGroup; ++s) sum[s] = zero();
+      for (int64_t c = begin; c < begin + kSumChannels; ++c) {
+        const VF qc = load(state.q + c * stride + h);
+#pragma GCC unroll 8
+        for (int s = 0; s < kSlotGroup; ++s) sum[s] = hn::MulAdd(qc, set(row[s][c]), sum[s]);
+      }
 #pragma GCC unroll 8
       for (int s = 0; s < kSlotGroup; ++s) {
-        const VD k = set_double(row[s][c]);
-#pragma GCC unroll 2
-        for (int v = 0; v < HV; ++v) sum[s][v] = hn::MulAdd(qc[v], k, sum[s][v]);
+        total[s][0] = hn::Add(total[s][0], low_doubles(sum[s]));
+        total[s][1] = hn::Add(total[s][1], high_doubles(sum[s]));
       }
     }
-    const VHalf factor = hn::Set(DFHalf(), scale);
+    const VF factor = set(scale);
 #pragma GCC unroll 8
-    for (int s = 0; s < kSlotGroup; ++s) {
-#pragma GCC unroll 2
-      for (int v = 0; v < HV; ++v) {
-        float* z = state.z + (i + s) * stride + h + v * static_cast<int>(kDoubles);
-        hn::StoreU(hn::Mul(hn::DemoteTo(DFHalf(), sum[s][v]), factor), DFHalf(), z);
-      }
-    }
+    for (int s = 0; s < kSlotGroup; ++s)
+      store(hn::Mul(to_floats(total[s][0], total[s][1]), factor), state.z + (i + s) * stride + h);
   }
 }
 
 HWY_INLINE void scores(const State& state, int n, int64_t width, float scale) {
-  int64_t h = 0;
-  for (; h + 2 * static_cast<int64_t>(kDoubles) <= state.heads; h += 2 * kDoubles)
-    score_heads<2>(state, h, n, width, scale);
-  for (; h < state.heads; h += kDoubles) score_heads<1>(state, h, n, width, scale);
+  for (int64_t h = 0; h < state.stride; h += kLanes) score_heads(state, h, n, width, scale);
 }
 
 // Turns z into probabilities relative to the running maximum, rounded to BF16, and updates m, d and f.
@@ -184,32 +166,22 @@ HWY_INLINE void softmax_step(const State& state, int n) {
     hn::StoreU(hn::Add(d, hn::DemoteTo(DFHalf(), sum)), DFHalf(), state.d + h);
     hn::StoreU(largest, DFHalf(), state.m + h);
   }
-  for (int64_t i = 0; i < n * stride; i += kLanes) {
-    const VF e = round_bf16(load(state.z + i));
-    hn::StoreU(low_doubles(e), DD(), state.p + i);
-    hn::StoreU(high_doubles(e), DD(), state.p + i + static_cast<int64_t>(kDoubles));
-  }
-}
-
-// to = to * decay + round(sum)
-HWY_INLINE void add_decayed(float* to, VHalf decay, VD sum) {
-  const VHalf before = hn::Mul(hn::LoadU(DFHalf(), to), decay);
-  hn::StoreU(hn::Add(before, hn::DemoteTo(DFHalf(), sum)), DFHalf(), to);
+  for (int64_t i = 0; i < n * stride; i += kLanes) store(round_bf16(load(state.z + i)), state.z + i);
 }
 
 // acc[h][c] = acc[h][c] * f[h] + sum over i of p[i][h] * kv[i][c]
 HWY_INLINE void accumulate_values(const State& state, int n, int64_t width, int heads) {
-  for (int64_t c = 0; c < width; c += 2 * kDoubles) {
+  for (int64_t c = 0; c < width; c += 2 * kLanes) {
     for (int h = 0; h < heads; h += kHeadGroup) {
-      VD sum[kHeadGroup][2];
+      VF sum[kHeadGroup][2];
 #pragma GCC unroll 8
-      for (int g = 0; g < kHeadGroup; ++g) sum[g][0] = sum[g][1] = hn::Zero(DD());
+      for (int g = 0; g < kHeadGroup; ++g) sum[g][0] = sum[g][1] = zero();
       for (int i = 0; i < n; ++i) {
-        const VD v0 = hn::LoadU(DD(), state.kv + i * width + c);
-        const VD v1 = hn::LoadU(DD(), state.kv + i * width + c + static_cast<int64_t>(kDoubles));
+        const VF v0 = load(state.kv + i * width + c);
+        const VF v1 = load(state.kv + i * width + c + static_cast<int64_t>(kLanes));
 #pragma GCC unroll 8
         for (int g = 0; g < kHeadGroup; ++g) {
-          const VD p = set_double(state.p[i * state.stride + h + g]);
+          const VF p = set(state.z[i * state.stride + h + g]);
           sum[g][0] = hn::MulAdd(p, v0, sum[g][0]);
           sum[g][1] = hn::MulAdd(p, v1, sum[g][1]);
         }
@@ -217,9 +189,10 @@ HWY_INLINE void accumulate_values(const State& state, int n, int64_t width, int 
 #pragma GCC unroll 8
       for (int g = 0; g < kHeadGroup; ++g) {
         float* to = state.acc + (h + g) * width + c;
-        const VHalf decay = hn::Set(DFHalf(), state.f[h + g]);
-        add_decayed(to, decay, sum[g][0]);
-        add_decayed(to + kDoubles, decay, sum[g][1]);
+        const VF decay = set(state.f[h + g]);
+        store(hn::Add(hn::Mul(load(to), decay), sum[g][0]), to);
+        to += kLanes;
+        store(hn::Add(hn::Mul(load(to), decay), sum[g][1]), to);
       }
     }
   }
@@ -255,7 +228,7 @@ void attend_simd(const AttendTask& task, Buffer& scratch) {
     const int64_t end = std::min<int64_t>(begin + kChunkSlots, task.list.slots);
     int n = 0;  // empty slots add nothing and are left out
     for (int64_t slot = begin; slot < end; ++slot) {
-      if (task.list.record[slot] != nullptr) load_record(task, state, slot, state.kv + n++ * task.width);
+      if (task.list.record[slot] != nullptr) load_record(task, slot, state.kv + n++ * task.width);
     }
     if (n == 0) continue;
     empty = false;

@@ -9,6 +9,7 @@
 #include "common/units.h"
 #include "engine/kernels/cpu/operations.h"
 #include "engine/kernels/cpu/simd_targets.h"
+#include "engine/kernels/cpu/tile_unit.h"
 #include "engine/kernels/host_selection.h"
 
 namespace spark::engine {
@@ -20,8 +21,8 @@ class CpuBackend final : public Backend {
 
   std::string name() const override {
     const int threads = ctx_.pool.threads();
-    return std::string("cpu, ") + cpu::simd_name() + ", " + std::to_string(threads) +
-           (threads == 1 ? " thread" : " threads");
+    return std::string("cpu, ") + cpu::simd_name() + (cpu::tile_unit_usable() ? " and AMX, " : ", ") +
+           std::to_string(threads) + (threads == 1 ? " thread" : " threads");
   }
 
   void* allocate(size_t bytes, const std::string& purpose) override {

@@ -57,8 +57,9 @@ struct Pass {
   const float* weight_of = nullptr;  // [slot]
   const RowView* inputs = nullptr;   // [slot]
   const RowView* gated = nullptr;    // [slot], views of the next two
-  float* gated_codes = nullptr;      // [slot][width] code values
-  float* gated_scale = nullptr;      // [slot][width / 32]
+  float* gated_codes = nullptr;      // [slot][width] code values, and the same as pairs; either may be null
+  uint16_t* gated_pairs = nullptr;
+  float* gated_scale = nullptr;  // [slot][width / 32]
 };
 
 // a, b = w1(x), w3(x) on one tile of 32 outputs, then the gated unit: the tile is one quantiser block.
@@ -72,9 +73,14 @@ void gate_tile(const Pass& pass, const Share& share, int64_t tile, Buffer& scrat
   const RowView* inputs = pass.inputs + share.first;
   tile_product(w1, tile, inputs, share.rows, 0, w1.blocks, a);
   tile_product(w3, tile, inputs, share.rows, 0, w3.blocks, b);
+  const int64_t at = share.first * pass.args.width + tile * kTile;
+  const bool pairs = pass.gated[share.first].pairs != nullptr;
   gated_tiles(a, b, share.rows, pass.args.limit, pass.weight_of + share.first,
-              pass.gated_codes + share.first * pass.args.width + tile * kTile, pass.args.width,
-              pass.gated_scale + share.first * blocks + tile, blocks);
+              {.codes = pairs ? nullptr : pass.gated_codes + at,
+               .pairs = pairs ? pass.gated_pairs + at : nullptr,
+               .stride = pass.args.width,
+               .scales = pass.gated_scale + share.first * blocks + tile,
+               .scales_stride = blocks});
 }
 
 // 32 outputs of w2 for every row, summed over its experts in ascending order.
@@ -168,22 +174,56 @@ Plan make_plan(Context& ctx, const ExpertsArgs& args, int64_t first_row, int64_t
   return plan;
 }
 
+// The rows of each slot in the form that its share's products take: many rows as pairs, side by side.
+RowView* share_inputs(Context& ctx, const Plan& plan, const QuantisedRows& x, int64_t rows, int64_t hidden) {
+  const int64_t blocks = hidden / kBlock;
+  auto* views = ctx.more_results.get<RowView>(static_cast<size_t>(2 * plan.slots));
+  auto* pairs = ctx.pairs.get<uint16_t>(
+      static_cast<size_t>((plan.slots + kPairsSlack) * hidden + 2 * plan.slots * blocks));
+  auto* scales = reinterpret_cast<float*>(pairs + (plan.slots + kPairsSlack) * hidden);
+  const auto as_pairs = [](const Share& share) {
+    const ExpertWeights& w = *share.weights;
+    return takes_tile_unit(w.w1.format, share.rows) && takes_tile_unit(w.w3.format, share.rows) &&
+           takes_tile_unit(w.w2.format, share.rows);
+  };
+  const bool all_pairs = std::all_of(plan.shares, plan.shares + plan.share_count, as_pairs);
+  const RowView* by_row = all_pairs ? nullptr : rows_from_codes(ctx, x, rows, hidden);
+  for (int64_t s = 0; s < plan.share_count; ++s) {
+    const Share& share = plan.shares[s];
+    for (int64_t slot = share.first; slot < share.first + share.rows; ++slot) {
+      views[slot] = as_pairs(share) ? RowView{nullptr, scales + slot * blocks, pairs + slot * hidden}
+                                    : by_row[plan.row_of[slot]];
+    }
+  }
+  ctx.pool.run(plan.slots, static_cast<double>(plan.slots * hidden) / 16, [&](int64_t slot, int) {
+    if (views[slot].pairs == nullptr) return;
+    const int64_t row = plan.row_of[slot];
+    pairs_from_codes(x.codes + row * hidden, x.scales + row * blocks, hidden, pairs + slot * hidden,
+                     scales + slot * blocks);
+  });
+  return views;
+}
+
 void run_pass(Context& ctx, const ExpertsArgs& args, int64_t first_row, int64_t rows) {
   const int64_t blocks = args.width / kBlock;
   const Plan plan = make_plan(ctx, args, first_row, rows);
   const QuantisedRows x{args.x_q.codes + first_row * args.hidden,
                         args.x_q.scales + first_row * (args.hidden / kBlock)};
-  const RowView* by_row = rows_from_codes(ctx, x, rows, args.hidden);
-  auto* gated = ctx.results.get<float>(static_cast<size_t>(plan.slots * (args.width + blocks)));
-  float* gated_scale = gated + plan.slots * args.width;
-  auto* views = ctx.more_results.get<RowView>(static_cast<size_t>(2 * plan.slots));
+  RowView* const views = share_inputs(ctx, plan, x, rows, args.hidden);
+  const auto gated_size = static_cast<size_t>(plan.slots * args.width);
+  const auto pairs_size = static_cast<size_t>((plan.slots + kPairsSlack) * args.width);
+  auto* gated_pairs =
+      ctx.results.get<uint16_t>(pairs_size + 2 * (gated_size + static_cast<size_t>(plan.slots * blocks)));
+  auto* gated = reinterpret_cast<float*>(gated_pairs + pairs_size);
+  float* gated_scale = gated + gated_size;
   for (int64_t slot = 0; slot < plan.slots; ++slot) {
-    views[slot] = by_row[plan.row_of[slot]];
-    views[plan.slots + slot] = {gated + slot * args.width, gated_scale + slot * blocks};
+    const bool pairs = views[slot].pairs != nullptr;
+    views[plan.slots + slot] = {pairs ? nullptr : gated + slot * args.width, gated_scale + slot * blocks,
+                                pairs ? gated_pairs + slot * args.width : nullptr};
   }
   const Pass pass{args,        first_row,      rows,  plan.shares,        plan.share_count,
                   plan.row_of, plan.weight_of, views, views + plan.slots, gated,
-                  gated_scale};
+                  gated_pairs, gated_scale};
   double up_ns = 0;
   double down_ns = 0;
   for (int64_t s = 0; s < plan.share_count; ++s) {

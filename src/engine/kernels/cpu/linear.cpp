@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <cmath>
 
 #include "common/error.h"
 #include "engine/kernels/cpu/operations.h"
 #include "engine/kernels/cpu/rows.h"
+#include "engine/kernels/cpu/tile_unit.h"
 
 namespace spark::engine::cpu {
 namespace {
@@ -10,8 +12,10 @@ namespace {
 // Rows that one task takes against its tile: the tile stays in cache for all of them.
 constexpr int64_t kRowsPerTask = 64;
 
-constexpr double kCodesPerNs = 12;     // decoding, per group of rows
-constexpr double kProductsPerNs = 40;  // multiply-adds
+constexpr double kCodesPerNs = 12;        // decoding, per group of rows
+constexpr double kProductsPerNs = 40;     // multiply-adds
+constexpr double kCodesPerNsOfUnit = 40;  // on the tile unit
+constexpr double kProductsPerNsOfUnit = 400;
 
 bool is_quantised(WeightFormat format) {
   return format == WeightFormat::kFp8 || format == WeightFormat::kFp4;
@@ -30,6 +34,8 @@ const PackedWeight& packed_form(const Weight& weight) {
 double product_ns(const PackedWeight& weight, int64_t rows) {
   const auto codes = static_cast<double>(weight.blocks * kBlock * kTile);
   const auto groups = static_cast<double>((rows + kRowGroup - 1) / kRowGroup);
+  if (takes_tile_unit(weight.format, rows))
+    return codes / kCodesPerNsOfUnit + codes * static_cast<double>(rows) / kProductsPerNsOfUnit;
   return codes * groups / kCodesPerNs + codes * static_cast<double>(rows) / kProductsPerNs;
 }
 
@@ -39,7 +45,7 @@ RowView* rows_from_bf16(Context& ctx, const uint16_t* x, int64_t rows, int64_t c
   auto* views = ctx.views.get<RowView>(static_cast<size_t>(rows));
   ctx.pool.run(rows, static_cast<double>(rows * cols) / 8, [&](int64_t m, int) {
     floats_from_bf16(x + m * cols, cols, values + m * width);
-    views[m] = {values + m * width, nullptr};
+    views[m] = {values + m * width};
   });
   return views;
 }
@@ -58,6 +64,19 @@ RowView* rows_from_codes(Context& ctx, const QuantisedRows& x, int64_t rows, int
   return views;
 }
 
+RowView* pairs_from_codes(Context& ctx, const QuantisedRows& x, int64_t rows, int64_t cols) {
+  SPARK_CHECK(x.codes != nullptr && x.scales != nullptr && cols % kBlock == 0);
+  const int64_t blocks = cols / kBlock;
+  auto* pairs = ctx.pairs.get<uint16_t>(static_cast<size_t>((rows + kPairsSlack) * cols));
+  auto* scales = ctx.scales.get<float>(static_cast<size_t>(rows * blocks));
+  auto* views = ctx.views.get<RowView>(static_cast<size_t>(rows));
+  ctx.pool.run(rows, static_cast<double>(rows * cols) / 8, [&](int64_t m, int) {
+    pairs_from_codes(x.codes + m * cols, x.scales + m * blocks, cols, pairs + m * cols, scales + m * blocks);
+    views[m] = {nullptr, scales + m * blocks, pairs + m * cols};
+  });
+  return views;
+}
+
 void quantise(Context& ctx, const QuantiseArgs& args) {
   SPARK_CHECK(args.cols % kBlock == 0);
   const int64_t cols = args.cols;
@@ -66,13 +85,23 @@ void quantise(Context& ctx, const QuantiseArgs& args) {
   });
 }
 
+namespace {
+
+// The rows in the form that their product takes.
+const RowView* rows_of(Context& ctx, const LinearArgs& args, const PackedWeight& weight) {
+  if (!is_quantised(weight.format)) return rows_from_bf16(ctx, args.x, args.rows, weight.cols);
+  return takes_tile_unit(weight.format, args.rows) ? pairs_from_codes(ctx, args.x_q, args.rows, weight.cols)
+                                                   : rows_from_codes(ctx, args.x_q, args.rows, weight.cols);
+}
+
+}  // namespace
+
 void linear(Context& ctx, const LinearArgs& args) {
   if (args.rows <= 0) return;
   const PackedWeight& weight = packed_form(*args.weight);
   SPARK_CHECK(args.y_stride >= weight.rows &&
               (args.y != nullptr) + (args.y_f32 != nullptr) + (args.y_f64 != nullptr) == 1);
-  const RowView* views = is_quantised(weight.format) ? rows_from_codes(ctx, args.x_q, args.rows, weight.cols)
-                                                     : rows_from_bf16(ctx, args.x, args.rows, weight.cols);
+  const RowView* views = rows_of(ctx, args, weight);
   const int64_t chunks = (args.rows + kRowsPerTask - 1) / kRowsPerTask;
   const double cost = product_ns(weight, args.rows) * static_cast<double>(weight.tiles);
   ctx.pool.run(weight.tiles * chunks, cost, [&](int64_t task, int worker) {
@@ -97,18 +126,44 @@ void linear(Context& ctx, const LinearArgs& args) {
   });
 }
 
+namespace {
+
+// The rows' parts in the order [group][row], so that a group's rows are a contiguous list.
+RowView* group_rows(Context& ctx, const GroupedLinearArgs& args, const PackedWeight& weight) {
+  const int64_t rows = args.rows;
+  const int64_t groups = args.groups;
+  auto* views = ctx.indices.get<RowView>(static_cast<size_t>(rows * groups));
+  if (takes_tile_unit(weight.format, rows)) {
+    const int64_t width = weight.blocks * kBlock;
+    auto* pairs = ctx.pairs.get<uint16_t>(static_cast<size_t>((rows + kPairsSlack) * groups * width));
+    ctx.pool.run(rows * groups, static_cast<double>(rows * groups * width) / 16, [&](int64_t part, int) {
+      pairs_from_bf16(args.x + part * weight.cols, weight.cols, pairs + part * width);
+      views[part % groups * rows + part / groups] = {nullptr, nullptr, pairs + part * width};
+    });
+    return views;
+  }
+  const RowView* by_row = rows_from_bf16(ctx, args.x, rows * groups, weight.cols);
+  const int64_t width = padded(weight.cols);
+  if (is_quantised(weight.format)) {
+    float* values = ctx.values.get<float>(static_cast<size_t>(rows * groups * width));
+    for (int64_t i = 0; i < rows * groups * width; ++i)
+      values[i] = std::fabs(values[i]) < kLeastPlain ? 0.0F : values[i];
+  }
+  for (int64_t m = 0; m < rows; ++m) {
+    for (int64_t g = 0; g < groups; ++g) views[g * rows + m] = by_row[m * groups + g];
+  }
+  return views;
+}
+
+}  // namespace
+
 void grouped_linear(Context& ctx, const GroupedLinearArgs& args) {
   if (args.rows <= 0) return;
   const PackedWeight& weight = packed_form(*args.weight);
   SPARK_CHECK(args.groups > 0 && weight.rows % args.groups == 0);
   const int64_t groups = args.groups;
   const int64_t outputs = weight.rows / groups;
-  // Views in the order [group][row], so that a group's rows are a contiguous list.
-  const RowView* by_row = rows_from_bf16(ctx, args.x, args.rows * groups, weight.cols);
-  auto* views = ctx.indices.get<RowView>(static_cast<size_t>(args.rows * groups));
-  for (int64_t m = 0; m < args.rows; ++m) {
-    for (int64_t g = 0; g < groups; ++g) views[g * args.rows + m] = by_row[m * groups + g];
-  }
+  const RowView* views = group_rows(ctx, args, weight);
   const int64_t chunks = (args.rows + kRowsPerTask - 1) / kRowsPerTask;
   const double cost = product_ns(weight, args.rows) * static_cast<double>(weight.tiles);
   ctx.pool.run(weight.tiles * chunks, cost, [&](int64_t task, int worker) {

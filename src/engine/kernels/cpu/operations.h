@@ -26,6 +26,7 @@ struct Context {
   ThreadPool pool;
   std::vector<Buffer> scratch;  // one per worker
   Buffer values;                // rows as floats
+  Buffer pairs;                 // rows as pairs of the tile unit
   Buffer scales;                // their scales
   Buffer views;                 // RowView per row
   Buffer results;               // intermediate results of an operation
@@ -39,6 +40,7 @@ double product_ns(const PackedWeight& weight, int64_t rows);
 // Row views over floats and scales in ctx.values and ctx.scales.
 RowView* rows_from_bf16(Context& ctx, const uint16_t* x, int64_t rows, int64_t cols);
 RowView* rows_from_codes(Context& ctx, const QuantisedRows& x, int64_t rows, int64_t cols);
+RowView* pairs_from_codes(Context& ctx, const QuantisedRows& x, int64_t rows, int64_t cols);
 
 void quantise(Context& ctx, const QuantiseArgs& args);
 void linear(Context& ctx, const LinearArgs& args);

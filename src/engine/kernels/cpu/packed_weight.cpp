@@ -37,6 +37,25 @@ void pack_tiles(const Weight& host, int64_t row_bytes, int words_per_block, Pack
   }
 }
 
+// A word holds an input and the fourth after it, see tile_product.h.
+void pack_fp8_tiles(const Weight& host, PackedWeight& packed) {
+  auto* out =
+      packed.data.get<uint8_t>(static_cast<size_t>(packed.tiles * packed.blocks * packed.block_bytes()));
+  const auto* data = static_cast<const uint8_t*>(host.data);
+  const auto code = [&](int64_t row, int64_t col) -> uint8_t {
+    return row < host.rows && col < host.cols ? data[row * host.cols + col] : uint8_t{0};
+  };
+  for (int64_t tile = 0; tile < packed.tiles; ++tile) {
+    for (int64_t pair = 0; pair < packed.blocks * kBlock / 2; ++pair) {
+      const int64_t input = pair / 4 * 8 + pair % 4;
+      for (int64_t row = tile * kTile; row < (tile + 1) * kTile; ++row) {
+        *out++ = code(row, input);
+        *out++ = code(row, input + 4);
+      }
+    }
+  }
+}
+
 // One scale per 32x32 tile, which is just one tile and block here.
 void pack_fp8_scales(const Weight& host, PackedWeight& packed) {
   const auto count = static_cast<size_t>(packed.tiles * packed.blocks);
@@ -99,7 +118,7 @@ void pack_weight(const Weight& host, PackedWeight& packed) {
     case WeightFormat::kFp8:
       SPARK_CHECK(host.scales != nullptr);
       reject_nan_codes(host);
-      pack_tiles<uint16_t>(host, host.cols, 16, packed);
+      pack_fp8_tiles(host, packed);
       pack_fp8_scales(host, packed);
       break;
     case WeightFormat::kFp4:

@@ -4,8 +4,9 @@
 //
 // Inputs come in blocks of 32 (the last one padded with zeros), outputs beyond `rows` are zeros. Per tile and
 // block:
-//   FP8  : 16 x 32 words of 16 bits: codes of inputs 2i (low byte) and 2i+1 of each output; scale[block],
-//   FP32 FP4  : 4 x 32 words of 32 bits: nibbles of inputs 8i .. 8i+7 (lowest first); scale[block][32], UE8M0
+//   FP8  : 16 x 32 words of 16 bits: of each output the codes of inputs k (low byte) and k+4, for
+//          k = 0 1 2 3 8 9 10 11 16 ...; scale[block], FP32
+//   FP4  : 4 x 32 words of 32 bits: nibbles of inputs 8i .. 8i+7 (lowest first); scale[block][32], UE8M0
 //   BF16 : 16 x 32 words of 32 bits: inputs 2i (low half) and 2i+1; F32  : 32 x 32 floats.
 // Storage is as compact as the checkpoint's.
 #pragma once

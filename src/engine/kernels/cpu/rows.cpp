@@ -49,6 +49,30 @@ void floats_from_codes_simd(const uint8_t* codes, const uint8_t* scales, int64_t
   for (int64_t b = 0; b < n / kBlock; ++b) scale[b] = ue8m0_to_float(scales[b]);
 }
 
+// Bytes in the order of RowView::pairs, eight by eight.
+HWY_INLINE void pair_up(const uint8_t* codes, int64_t n, uint8_t* out) {
+  const hn::FixedTag<uint8_t, 16> d8;
+  HWY_ALIGN static constexpr uint8_t kOrder[16] = {0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15};
+  const auto order = hn::Load(d8, kOrder);
+  for (int64_t i = 0; i < n; i += 16)
+    hn::StoreU(hn::TableLookupBytes(hn::LoadU(d8, codes + i), order), d8, out + i);
+}
+// Code values are exact in BF16.
+HWY_INLINE void store_pairs(const uint8_t* codes, uint16_t* pairs) {
+  HWY_ALIGN uint8_t ordered[kBlock];
+  pair_up(codes, kBlock, ordered);
+  for (size_t i = 0; i < kBlock; i += kLanes) {
+    const VU bits = hn::BitCast(DU(), decode_e4m3(hn::Load(DU8(), ordered + i)));
+    hn::StoreU(hn::TruncateTo(DU16(), hn::ShiftRight<16>(bits)), DU16(), pairs + i);
+  }
+}
+
+void pairs_from_codes_simd(const uint8_t* codes, const uint8_t* scales, int64_t n, uint16_t* pairs,
+                           float* scale) {
+  for (int64_t i = 0; i < n; i += kBlock) store_pairs(codes + i, pairs + i);
+  for (int64_t b = 0; b < n / kBlock; ++b) scale[b] = ue8m0_to_float(scales[b]);
+}
+
 void store_tile_bf16_simd(const float* tile, int64_t rows, int lanes, uint16_t* y, int64_t stride) {
   for (int64_t m = 0; m < rows; ++m, tile += kTile, y += stride) {
     if (lanes == kTile) {
@@ -257,8 +281,8 @@ void dequantise_row_simd(const uint8_t* codes, const uint8_t* scales, int64_t n,
 }
 
 // Two passes: rows wait for their divisions together, and for their scales together.
-void gated_tiles_simd(float* a, const float* b, int64_t rows, float limit, const float* weight, float* codes,
-                      int64_t codes_stride, float* scales, int64_t scales_stride) {
+void gated_tiles_simd(float* a, const float* b, int64_t rows, float limit, const float* weight,
+                      const GatedOutput& out) {
   const VF high = set(limit);
   const VF low = set(-limit);
   for (int64_t m = 0; m < rows; ++m) {
@@ -274,8 +298,11 @@ void gated_tiles_simd(float* a, const float* b, int64_t rows, float limit, const
     }
   }
   HWY_ALIGN uint8_t bytes[kTile];
-  for (int64_t m = 0; m < rows; ++m, codes += codes_stride) {
-    scales[m * scales_stride] = ue8m0_to_float(quantise_block(a + m * kTile, bytes));
+  for (int64_t m = 0; m < rows; ++m) {
+    out.scales[m * out.scales_stride] = ue8m0_to_float(quantise_block(a + m * kTile, bytes));
+    if (out.pairs != nullptr) store_pairs(bytes, out.pairs + m * out.stride);
+    if (out.codes == nullptr) continue;
+    float* codes = out.codes + m * out.stride;
     for (size_t i = 0; i < kTile; i += kLanes) store(decode_e4m3(hn::Load(DU8(), bytes + i)), codes + i);
   }
 }
@@ -293,6 +320,7 @@ namespace spark::engine::cpu {
 
 HWY_EXPORT(floats_from_bf16_simd);
 HWY_EXPORT(floats_from_codes_simd);
+HWY_EXPORT(pairs_from_codes_simd);
 HWY_EXPORT(store_tile_bf16_simd);
 HWY_EXPORT(quantise_floats_simd);
 HWY_EXPORT(quantise_row_simd);
@@ -313,6 +341,9 @@ void floats_from_bf16(const uint16_t* x, int64_t n, float* out) {
 }
 void floats_from_codes(const uint8_t* codes, const uint8_t* scales, int64_t n, float* x, float* scale) {
   HWY_DYNAMIC_DISPATCH(floats_from_codes_simd)(codes, scales, n, x, scale);
+}
+void pairs_from_codes(const uint8_t* codes, const uint8_t* scales, int64_t n, uint16_t* pairs, float* scale) {
+  HWY_DYNAMIC_DISPATCH(pairs_from_codes_simd)(codes, scales, n, pairs, scale);
 }
 void store_tile_bf16(const float* tile, int64_t rows, int lanes, uint16_t* y, int64_t stride) {
   HWY_DYNAMIC_DISPATCH(store_tile_bf16_simd)(tile, rows, lanes, y, stride);
@@ -362,10 +393,9 @@ void add_scaled(const uint16_t* value, float gate, int64_t hidden, uint16_t* h) 
 void dequantise_row(const uint8_t* codes, const uint8_t* scales, int64_t n, uint16_t* x) {
   HWY_DYNAMIC_DISPATCH(dequantise_row_simd)(codes, scales, n, x);
 }
-void gated_tiles(float* a, const float* b, int64_t rows, float limit, const float* weight, float* codes,
-                 int64_t codes_stride, float* scales, int64_t scales_stride) {
-  HWY_DYNAMIC_DISPATCH(gated_tiles_simd)
-  (a, b, rows, limit, weight, codes, codes_stride, scales, scales_stride);
+void gated_tiles(float* a, const float* b, int64_t rows, float limit, const float* weight,
+                 const GatedOutput& out) {
+  HWY_DYNAMIC_DISPATCH(gated_tiles_simd)(a, b, rows, limit, weight, out);
 }
 void add_rounded(const float* tile, float* sum) {
   HWY_DYNAMIC_DISPATCH(add_rounded_simd)(tile, sum);

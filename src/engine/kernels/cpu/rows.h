@@ -11,6 +11,8 @@ namespace spark::engine::cpu {
 void floats_from_bf16(const uint16_t* x, int64_t n, float* out);
 // E4M3 code values to x, UE8M0 scales to scale.
 void floats_from_codes(const uint8_t* codes, const uint8_t* scales, int64_t n, float* x, float* scale);
+// E4M3 code values as pairs of the tile unit (RowView::pairs), UE8M0 scales to scale.
+void pairs_from_codes(const uint8_t* codes, const uint8_t* scales, int64_t n, uint16_t* pairs, float* scale);
 // Tile results [rows][32] to `lanes` columns of the output.
 void store_tile_bf16(const float* tile, int64_t rows, int lanes, uint16_t* y, int64_t stride);
 void store_tile_f32(const float* tile, int64_t rows, int lanes, float* y, int64_t stride);
@@ -49,10 +51,17 @@ void add_scaled(const uint16_t* value, float gate, int64_t hidden, uint16_t* h);
 void dequantise_row(const uint8_t* codes, const uint8_t* scales, int64_t n, uint16_t* x);
 
 // The gated unit of one expert on a tile: a, b [rows][32] are products before their BF16 rounding, weight
-// [rows]. Writes 32 code values of the quantised result per row, and its scale. `a` is scratch: it is
-// changed.
-void gated_tiles(float* a, const float* b, int64_t rows, float limit, const float* weight, float* codes,
-                 int64_t codes_stride, float* scales, int64_t scales_stride);
+// [rows]. Writes 32 code values of the quantised result per row, and its scale; the values as floats, as
+// pairs of the tile unit, or both (each may be null). `a` is scratch: it is changed.
+struct GatedOutput {
+  float* codes = nullptr;
+  uint16_t* pairs = nullptr;
+  int64_t stride = 0;  // of both, in values
+  float* scales = nullptr;
+  int64_t scales_stride = 0;
+};
+void gated_tiles(float* a, const float* b, int64_t rows, float limit, const float* weight,
+                 const GatedOutput& out);
 // sum += round_bf16(tile), 32 values each.
 void add_rounded(const float* tile, float* sum);
 

@@ -2,6 +2,8 @@
 
 #include <hwy/highway.h>
 
+#include "engine/kernels/cpu/tile_unit.h"
+
 namespace spark::engine::cpu {
 
 const char* simd_name() {
@@ -13,6 +15,7 @@ const char* simd_name() {
 void limit_simd_targets(int64_t mask) {
   hwy::SetSupportedTargetsForTest(mask);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  allow_tile_unit(mask == 0);
 }
 
 int64_t usable_simd_targets() {

@@ -3,7 +3,8 @@
 // Three builds of each kernel keep compilation short: AVX-512, AVX2 (with FMA and F16C), and Highway's plain
 // C++ emulation for older processors. On Arm: NEON. All give the same bits where products are exact (all FP8,
 // FP4 and BF16 products); elsewhere (FP32 weights, exp) AVX2, AVX-512 and NEON agree, and the emulation,
-// which has no fused multiply-add, may differ in last bits.
+// which has no fused multiply-add, may differ in last bits. Many rows of FP8 and FP4 products go to Intel's
+// tile unit where there is one (tile_unit.h), with the same bits again.
 #pragma once
 
 #include <hwy/detect_compiler_arch.h>
@@ -25,7 +26,8 @@ namespace spark::engine::cpu {
 // Name of the instruction set in use, for Backend::name().
 const char* simd_name();
 
-// For tests: lets only targets of this mask (HWY_AVX2, ...) be chosen from now on; 0 allows all again.
+// For tests: lets only targets of this mask (HWY_AVX2, ...) be chosen from now on, without the tile unit; 0
+// allows all again.
 void limit_simd_targets(int64_t mask);
 
 // The compiled targets that this processor supports.

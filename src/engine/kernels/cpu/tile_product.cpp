@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/kernels/cpu/tile_unit.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/kernels/cpu/tile_product.cpp"
 // The order matters: the choice of targets, the loop over them, then highway.h.
@@ -20,7 +22,12 @@ constexpr int kMaxRows = 8;
 #else
 constexpr int kMaxRows = 4;
 #endif
-constexpr int kWide = kLanes == 8 ? 4 : 2;  // vectors per pass for one row, where decoding dominates
+constexpr int kWide = kLanes == 4 ? 4 : 2;  // vectors per pass for one row, where decoding dominates
+// Whether there are registers for both sums of a block at once; otherwise one is finished before the other.
+constexpr size_t kRegisters = HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM ? 32 : 16;
+constexpr bool fits_together(int rows, int vectors) {
+  return static_cast<size_t>(2 * rows * vectors + 2 * vectors + 2) <= kRegisters;
+}
 
 struct TileSource {
   const uint8_t* data;
@@ -38,6 +45,30 @@ HWY_INLINE void accumulate(const VF (&w)[V], const float* const* x, int64_t k, S
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) sums[m][v] = hn::MulAdd(w[v], xk, sums[m][v]);
   }
+}
+
+template <int M, int V>
+HWY_INLINE void clear(Sums<M, V>& sums) {
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) sums[m][v] = zero();
+  }
+}
+
+template <int M, int V>
+HWY_INLINE void add(const Sums<M, V>& more, Sums<M, V>& sums) {
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) sums[m][v] = hn::Add(sums[m][v], more[m][v]);
+  }
+}
+
+// The input of a pair that belongs to the first sum; kHalfEight on is that of the second.
+constexpr int kHalfEight = 4;
+constexpr int first_of(int pair) {
+  return pair / kHalfEight * 8 + pair % kHalfEight;
 }
 
 struct Fp8 {
@@ -59,31 +90,50 @@ struct Fp8 {
   static HWY_INLINE void block(const uint8_t* data, size_t lane, const float* const* x, int64_t k,
                                Sums<M, V>& sums) {
     const auto* words = reinterpret_cast<const uint16_t*>(data) + lane;
-#pragma GCC unroll 16
-    for (int pair = 0; pair < kBlock / 2; ++pair, words += kTile) {
-      VF even[V], odd[V];
+    Sums<M, V> others;
+    clear<M, V>(others);
+    if constexpr (fits_together(M, V)) {
+      for (int eight = 0; eight < kBlock / 8; ++eight) {
+        add_half<M, V, true>(words, eight, x, k, sums);
+        add_half<M, V, false>(words, eight, x, k, others);
+      }
+    } else {
+      for (int eight = 0; eight < kBlock / 8; ++eight) add_half<M, V, true>(words, eight, x, k, sums);
+      for (int eight = 0; eight < kBlock / 8; ++eight) add_half<M, V, false>(words, eight, x, k, others);
+    }
+    add<M, V>(others, sums);
+  }
+  // Four of eight inputs.
+  template <int M, int V, bool kFirst>
+  static HWY_INLINE void add_half(const uint16_t* words, int eight, const float* const* x, int64_t k,
+                                  Sums<M, V>& sums) {
+    words += eight * kHalfEight * kTile;
+    k += 8 * eight + (kFirst ? 0 : kHalfEight);
+#pragma GCC unroll 4
+    for (int i = 0; i < kHalfEight; ++i) {
+      VF w[V];
 #pragma GCC unroll 2
       for (int v = 0; v < V; v += 2) {
-        const auto word = hn::LoadU(D(), words + static_cast<size_t>(v) * kLanes);
-        decode(hn::ShiftLeft<8>(word), even + v);
-        decode(word, odd + v);
+        const auto word = hn::LoadU(D(), words + i * kTile + static_cast<size_t>(v) * kLanes);
+        decode(kFirst ? hn::ShiftLeft<8>(word) : word, w + v);
       }
-      accumulate<M, V>(even, x, k + 2 * pair, sums);
-      accumulate<M, V>(odd, x, k + 2 * pair + 1, sums);
+      accumulate<M, V>(w, x, k + i, sums);
     }
   }
   static HWY_INLINE void unpack(const uint8_t* data, float* w) {
     const auto* words = reinterpret_cast<const uint16_t*>(data);
-    for (int pair = 0; pair < kBlock / 2; ++pair, words += kTile, w += 2 * kTile) {
+    for (int pair = 0; pair < kBlock / 2; ++pair, words += kTile) {
+      float* const first = w + first_of(pair) * kTile;
+      float* const second = first + kHalfEight * kTile;
       for (size_t lane = 0; lane < kTile; lane += 2 * kLanes) {
-        VF even[2], odd[2];
+        VF one[2], other[2];
         const auto word = hn::LoadU(D(), words + lane);
-        decode(hn::ShiftLeft<8>(word), even);
-        decode(word, odd);
-        store(even[0], w + lane);
-        store(even[1], w + lane + kLanes);
-        store(odd[0], w + lane + kTile);
-        store(odd[1], w + lane + kTile + kLanes);
+        decode(hn::ShiftLeft<8>(word), one);
+        decode(word, other);
+        store(one[0], first + lane);
+        store(one[1], first + lane + kLanes);
+        store(other[0], second + lane);
+        store(other[1], second + lane + kLanes);
       }
     }
   }
@@ -155,25 +205,55 @@ struct Fp4 {
     accumulate<M, V>(w, x, k + kNibble, sums);
   }
   template <int M, int V>
+  static HWY_INLINE void first_steps(const Decoder& decoder, const Words (&words)[V], const float* const* x,
+                                     int64_t k, Sums<M, V>& sums) {
+    step<0, M, V>(decoder, words, x, k, sums);
+    step<1, M, V>(decoder, words, x, k, sums);
+    step<2, M, V>(decoder, words, x, k, sums);
+    step<3, M, V>(decoder, words, x, k, sums);
+  }
+  template <int M, int V>
+  static HWY_INLINE void other_steps(const Decoder& decoder, const Words (&words)[V], const float* const* x,
+                                     int64_t k, Sums<M, V>& sums) {
+    step<4, M, V>(decoder, words, x, k, sums);
+    step<5, M, V>(decoder, words, x, k, sums);
+    step<6, M, V>(decoder, words, x, k, sums);
+    step<7, M, V>(decoder, words, x, k, sums);
+  }
+  template <int V>
+  static HWY_INLINE void load_words(const Decoder& decoder, const uint32_t* source, int word,
+                                    Words (&words)[V]) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) {
+      const uint32_t* from = source + word * kTile + static_cast<size_t>(v) * kLanes;
+      words[v] = split(decoder, hn::LoadU(DU(), from));
+    }
+  }
+  template <int M, int V>
   static HWY_INLINE void block(const uint8_t* data, size_t lane, const float* const* x, int64_t k,
                                Sums<M, V>& sums) {
     const Decoder decoder;
     const auto* source = reinterpret_cast<const uint32_t*>(data) + lane;
-#pragma GCC unroll 4
-    for (int word = 0; word < kBlock / 8; ++word, source += kTile, k += 8) {
-      Words words[V];
-#pragma GCC unroll 4
-      for (int v = 0; v < V; ++v)
-        words[v] = split(decoder, hn::LoadU(DU(), source + static_cast<size_t>(v) * kLanes));
-      step<0, M, V>(decoder, words, x, k, sums);
-      step<1, M, V>(decoder, words, x, k, sums);
-      step<2, M, V>(decoder, words, x, k, sums);
-      step<3, M, V>(decoder, words, x, k, sums);
-      step<4, M, V>(decoder, words, x, k, sums);
-      step<5, M, V>(decoder, words, x, k, sums);
-      step<6, M, V>(decoder, words, x, k, sums);
-      step<7, M, V>(decoder, words, x, k, sums);
+    Sums<M, V> others;
+    clear<M, V>(others);
+    Words words[V];
+    if constexpr (fits_together(M, V)) {
+      for (int word = 0; word < kBlock / 8; ++word) {
+        load_words<V>(decoder, source, word, words);
+        first_steps<M, V>(decoder, words, x, k + 8 * word, sums);
+        other_steps<M, V>(decoder, words, x, k + 8 * word, others);
+      }
+    } else {
+      for (int word = 0; word < kBlock / 8; ++word) {
+        load_words<V>(decoder, source, word, words);
+        first_steps<M, V>(decoder, words, x, k + 8 * word, sums);
+      }
+      for (int word = 0; word < kBlock / 8; ++word) {
+        load_words<V>(decoder, source, word, words);
+        other_steps<M, V>(decoder, words, x, k + 8 * word, others);
+      }
     }
+    add<M, V>(others, sums);
   }
   static HWY_INLINE void unpack(const uint8_t* data, float* w) {
     const Decoder decoder;
@@ -310,21 +390,13 @@ HWY_INLINE void add_block(const TileSource& source, size_t lane, const float* co
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       if constexpr (Format::kScaled) {
-        const float row = (scale[m] != nullptr ? scale[m][b] : 1.0F) * Format::kFactor;
-        totals[m][v] = hn::MulAdd(hn::Mul(sums[m][v], set(row)), factor, totals[m][v]);
+        const VF sum = hn::Mul(sums[m][v], set(Format::kFactor));  // exact
+        const float row = scale[m] != nullptr ? scale[m][b] : 1.0F;
+        totals[m][v] = hn::MulAdd(hn::Mul(sum, set(row)), factor, totals[m][v]);
       } else {
         totals[m][v] = hn::Add(totals[m][v], sums[m][v]);
       }
     }
-  }
-}
-
-template <int M, int V>
-HWY_INLINE void clear(Sums<M, V>& sums) {
-#pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) sums[m][v] = zero();
   }
 }
 
@@ -426,6 +498,18 @@ HWY_NOINLINE void rows_pass(const TileSource& source, const RowView* rows, int64
     columns<Format, M, kVectors>(source, lane, x, scale, first, last, out);
 }
 
+// One of a block's two sums.
+template <int M>
+HWY_INLINE void unpacked_half(const float* w, const float* const* x, int64_t k, Sums<M, 2>& sums) {
+  for (int eight = 0; eight < kBlock; eight += 8) {
+#pragma GCC unroll 4
+    for (int i = eight; i < eight + kHalfEight; ++i) {
+      const VF wk[2] = {load(w + i * kTile), load(w + i * kTile + kLanes)};
+      accumulate<M, 2>(wk, x, k + i, sums);
+    }
+  }
+}
+
 // M rows against the unpacked weights w [inputs][outputs] of block b; adds to `out`.
 template <typename Format, int M, typename Out>
 HWY_INLINE void unpacked_block(const TileSource& source, const float* w, const RowView* rows, int64_t count,
@@ -439,13 +523,12 @@ HWY_INLINE void unpacked_block(const TileSource& source, const float* w, const R
     scale[m] = row.scale;
   }
   for (size_t lane = 0; lane < kTile; lane += 2 * kLanes) {
-    Sums<M, 2> sums;
+    Sums<M, 2> sums, others;
     clear<M, 2>(sums);
-#pragma GCC unroll 4
-    for (int k = 0; k < kBlock; ++k) {
-      const VF wk[2] = {load(w + k * kTile + lane), load(w + k * kTile + lane + kLanes)};
-      accumulate<M, 2>(wk, x, b * kBlock + k, sums);
-    }
+    clear<M, 2>(others);
+    unpacked_half<M>(w + lane, x, b * kBlock, sums);
+    unpacked_half<M>(w + kHalfEight * kTile + lane, x, b * kBlock + kHalfEight, others);
+    add<M, 2>(others, sums);
     add_to_totals<Format, M, 2>(source, lane, scale, b, sums, out);
   }
 }
@@ -535,7 +618,17 @@ const uint8_t* scales_of(const PackedWeight& weight, int64_t tile) {
   return scales;
 }
 
+// Rows with pairs alone go nowhere else, few or many.
+bool on_tile_unit(const RowView& row, int64_t count) {
+  return row.pairs != nullptr && (row.x == nullptr || count >= kTileUnitRows);
+}
+
 }  // namespace
+
+bool takes_tile_unit(WeightFormat format, int64_t rows) {
+  const bool codes = format == WeightFormat::kFp8 || format == WeightFormat::kFp4;
+  return codes && rows >= kTileUnitRows && tile_unit_usable();
+}
 
 void tile_product_double(const PackedWeight& weight, int64_t tile, const RowView* rows, int64_t count,
                          int64_t first, int64_t last, double* out) {
@@ -544,6 +637,10 @@ void tile_product_double(const PackedWeight& weight, int64_t tile, const RowView
     (weight.tile_data(tile), rows, count, first, last, std::min<int64_t>(kTile, weight.rows - tile * kTile),
      out);
     return;
+  }
+  if (on_tile_unit(*rows, count)) {
+    return tile_unit_product(weight.format, weight.tile_data(tile), scales_of(weight, tile), rows, count,
+                             first, last, out);
   }
   HWY_DYNAMIC_DISPATCH(tile_product_double_simd)
   (weight.format, weight.tile_data(tile), scales_of(weight, tile), rows, count, first, last, out);
@@ -560,14 +657,21 @@ void tile_product(const PackedWeight& weight, int64_t tile, const RowView* rows,
     }
     return;
   }
+  if (on_tile_unit(*rows, count)) {
+    return tile_unit_product(weight.format, weight.tile_data(tile), scales_of(weight, tile), rows, count,
+                             first, last, out);
+  }
   HWY_DYNAMIC_DISPATCH(tile_product_simd)
   (weight.format, weight.tile_data(tile), scales_of(weight, tile), rows, count, first, last, out);
 }
 
 void tile_product_fp4(const uint32_t* words, const uint8_t* scales, int64_t blocks, const RowView* rows,
                       int64_t count, float* out) {
+  const auto* data = reinterpret_cast<const uint8_t*>(words);
+  if (on_tile_unit(*rows, count))
+    return tile_unit_product(WeightFormat::kFp4, data, scales, rows, count, 0, blocks, out);
   HWY_DYNAMIC_DISPATCH(tile_product_simd)
-  (WeightFormat::kFp4, reinterpret_cast<const uint8_t*>(words), scales, rows, count, 0, blocks, out);
+  (WeightFormat::kFp4, data, scales, rows, count, 0, blocks, out);
 }
 
 }  // namespace spark::engine::cpu
