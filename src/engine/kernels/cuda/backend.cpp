@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/kernels/cuda/cuda_backend.h"
+#include "engine/kernels/cuda/devices.h"
 #include "engine/kernels/cuda/index_cluster.h"
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda/launch_chain.h"
@@ -53,34 +54,10 @@ enum class Scratch : uint8_t {
   kCount,
 };
 
-bool supported(const cudaDeviceProp& properties) {
-  return (properties.major == 9 && properties.minor == 0) ||
-         (properties.major == 12 && properties.minor == 1);
-}
-
 class Backend final : public CudaBackend {
  public:
   explicit Backend(const CudaOptions& options) : options_(options) {
-    check(cudaSetDevice(options.device), "choosing the device");
-    cudaDeviceProp properties = {};
-    check(cudaGetDeviceProperties(&properties, options.device), "reading the device's properties");
-    info_ = {.name = properties.name,
-             .compute_major = properties.major,
-             .compute_minor = properties.minor,
-             .multiprocessors = properties.multiProcessorCount,
-             .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem),
-             .l2_bytes = properties.l2CacheSize,
-             .shared_bytes_per_block = static_cast<int64_t>(properties.sharedMemPerBlockOptin)};
-    if (!supported(properties)) {
-      throw Error(info_.name + " has compute capability " + std::to_string(properties.major) + "." +
-                      std::to_string(properties.minor),
-                  "CUDA backend", "this build has code for 9.0 (H100, H200) and 12.1 (GB10)");
-    }
-    limits_.multiprocessors = properties.multiProcessorCount;
-    limits_.shared_bytes = properties.sharedMemPerBlockOptin;
-    limits_.max_cluster = 8;
-    limits_.max_attention_cluster = properties.major == 9 ? 16 : 8;
-    limits_.block_scaled_mma = properties.major == 12;
+    choose_device(options.device, info_, limits_);
     chain_ = std::make_unique<LaunchChain>(options, limits_);
     arena_ = std::make_unique<Arena>();
     staging_ = std::make_unique<Staging>(kStagingBytes);
@@ -673,31 +650,6 @@ class Backend final : public CudaBackend {
 
 }  // namespace
 }  // namespace cuda
-
-int cuda_device_count() {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    cudaGetLastError();
-    return 0;
-  }
-  int usable = 0;
-  for (int i = 0; i < count; ++i) {
-    cudaDeviceProp properties = {};
-    if (cudaGetDeviceProperties(&properties, i) == cudaSuccess && cuda::supported(properties)) ++usable;
-  }
-  return usable;
-}
-
-std::optional<uint64_t> cuda_free_memory() {
-  cudaDeviceProp properties = {};
-  size_t free = 0, total = 0;
-  if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess || properties.integrated != 0 ||
-      cudaMemGetInfo(&free, &total) != cudaSuccess) {
-    cudaGetLastError();
-    return std::nullopt;
-  }
-  return free;
-}
 
 std::unique_ptr<CudaBackend> make_cuda_backend(const CudaOptions& options) {
   return std::make_unique<cuda::Backend>(options);
