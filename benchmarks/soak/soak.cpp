@@ -45,7 +45,7 @@ struct Flags {
   double minutes = 1;
   int clients = 32;
   unsigned seed = 1;
-  int longest = 9;  // 9: prompts up to thousands of tokens; 8: hundreds; 4: tens, for a server that crawls
+  int longest = 9;  // 9: prompts of thousands of tokens; 8: hundreds; 4: tens and no long answers
 };
 
 constexpr int kPatienceS = 300;  // for the next byte of an answer
@@ -229,7 +229,8 @@ class Client {
 
   void greedy(bool stream) {
     // Long answers outgrow what was free when they were let in: then sequences are preempted.
-    Json body = completion(pick(0, 5) == 0 ? 1600 : 48);
+    const bool is_long = pick(0, 5) == 0 && flags_.longest > 4;
+    Json body = completion(is_long ? 1600 : 48);
     body["temperature"] = 0;
     body["ignore_eos"] = true;
     const std::string key = body.at("prompt").get<std::string>() + "|" + body.at("max_tokens").dump();
