@@ -19,6 +19,14 @@ namespace spark::engine::cuda {
 // 256 channels of a row, by one warp.
 constexpr int kRowUnit = 256;
 
+// Registers of a thread: few, so that the coefficients and attention find room beside it. (GB10 has products
+// of its own; there it is only compiled.)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+constexpr int kFewRowRegisters = 96, kRowRegisters = 96;
+#else
+constexpr int kFewRowRegisters = 48, kRowRegisters = 64;
+#endif
+
 __device__ __forceinline__ void second_norm_and_window(const DirectRowsParams& r, int row, float* scratch) {
   uint4 weight[kMaxPieces];
   load_norm_weight(r.second.weight, r.second.cols / 8, weight);
@@ -33,7 +41,7 @@ __device__ __forceinline__ void second_norm_and_window(const DirectRowsParams& r
 }
 
 template <int kChunk, int kUnits, bool kNorm>
-__global__ void __maxnreg__(kUnits <= 2 ? 48 : 64)
+__global__ void __maxnreg__(kUnits <= 2 ? kFewRowRegisters : kRowRegisters)
     direct_rows_kernel(const __grid_constant__ DirectRowsParams r) {
   constexpr int kWarps = kDirectThreads / 32;
   using Format = Fp8Format;
