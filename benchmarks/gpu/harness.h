@@ -128,7 +128,8 @@ struct StepResult {
   int distinct_experts = 0;                                  // that the rows chose in the last layer
   std::vector<std::pair<std::string, double>> without = {};  // step time with one kind of operation left out
 };
-std::vector<StepResult> measure_steps(int ranks, std::span<const int> rows, double bytes_per_us);
+// `brief`: nothing left out, and no second run without overlap.
+std::vector<StepResult> measure_steps(int ranks, std::span<const int> rows, double bytes_per_us, bool brief);
 std::string table_of(std::span<const StepResult> results);
 Json json_of(std::span<const StepResult> results);
 

@@ -1,8 +1,9 @@
-// gpu_bench check [FILTER] | cases [FILTER] | measure [--json FILE] | step [--rows N].. [--json FILE]
+// gpu_bench check [FILTER] | cases [FILTER] | measure [--json FILE] | step [--rows N].. [--brief] [--json
+// FILE]
 //
 // check: every kernel case against the reference, packed and not, and products at real sizes. cases: the
 // kernel cases alone (for compute-sanitizer, with a filter). measure: each kernel beside its floor. step:
-// whole steps of a rank.
+// whole steps of a rank; brief: as configured only, nothing left out.
 #include <cstdio>
 #include <cstring>
 #include <iostream>
@@ -80,7 +81,7 @@ int measure(const std::string& json_file) {
   return 0;
 }
 
-int step(const std::string& json_file, const std::vector<int>& wanted) {
+int step(const std::string& json_file, const std::vector<int>& wanted, bool brief) {
   double bytes_per_us = 0;
   {
     const auto cuda = engine::make_cuda_backend({});
@@ -89,9 +90,9 @@ int step(const std::string& json_file, const std::vector<int>& wanted) {
     bytes_per_us = static_cast<double>(kLong) / ceiling.microseconds(kLong);
   }
   const std::vector<int> rows = wanted.empty() ? std::vector<int>{1, 6, 12, 24, 48} : wanted;
-  std::vector<StepResult> all = measure_steps(4, rows, bytes_per_us);
+  std::vector<StepResult> all = measure_steps(4, rows, bytes_per_us, brief);
   if (wanted.empty()) {
-    const std::vector<StepResult> three = measure_steps(3, rows, bytes_per_us);
+    const std::vector<StepResult> three = measure_steps(3, rows, bytes_per_us, brief);
     all.insert(all.end(), three.begin(), three.end());
   }
   std::cout << table_of(all);
@@ -109,11 +110,14 @@ int main(int argc, char** argv) {
     const std::string verb = argc > 1 ? argv[1] : "";
     std::string argument, json_file;
     std::vector<int> rows;
+    bool brief = false;
     for (int i = 2; i < argc; ++i) {
       if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
         json_file = argv[++i];
       } else if (std::strcmp(argv[i], "--rows") == 0 && i + 1 < argc) {
         rows.push_back(std::stoi(argv[++i]));
+      } else if (std::strcmp(argv[i], "--brief") == 0) {
+        brief = true;
       } else {
         argument = argv[i];
       }
@@ -123,9 +127,9 @@ int main(int argc, char** argv) {
     if (verb == "check") return check(argument);
     if (verb == "cases") return run_cases(argument, {}, "cases") == 0 ? 0 : 1;
     if (verb == "measure") return measure(json_file);
-    if (verb == "step") return step(json_file, rows);
+    if (verb == "step") return step(json_file, rows, brief);
     std::cerr << "usage: gpu_bench check [FILTER] | cases [FILTER] | measure [--json FILE] | step [--rows "
-                 "N].. [--json FILE]\n";
+                 "N].. [--brief] [--json FILE]\n";
     return 2;
   } catch (const Error& error) {
     std::cerr << error.describe() << "\n";

@@ -564,17 +564,17 @@ class RankModel {
 
 }  // namespace
 
-std::vector<StepResult> measure_steps(int ranks, std::span<const int> rows, double bytes_per_us) {
+std::vector<StepResult> measure_steps(int ranks, std::span<const int> rows, double bytes_per_us, bool brief) {
   std::vector<StepResult> results;
   {
     const auto cuda = engine::make_cuda_backend({});
     RankModel model(*cuda, ranks, 64);
     for (const int m : rows) {
-      results.push_back(model.measure(m, m == 6 && ranks == 4));
+      results.push_back(model.measure(m, !brief && m == 6 && ranks == 4));
       results.back().floor_us = static_cast<double>(results.back().bytes) / bytes_per_us;
     }
   }
-  {
+  if (!brief) {
     const auto cuda = engine::make_cuda_backend({.dependent_launch = false, .side_stream = false});
     RankModel model(*cuda, ranks, 64);
     for (StepResult& r : results) r.plain_us = model.measure(r.rows, false).step_us;

@@ -144,6 +144,10 @@ T __ldg(const T* p) {
   if (reinterpret_cast<uintptr_t>(p) % alignof(T) != 0) std::abort();
   return *p;
 }
+template <class T>
+T __ldcg(const T* p) {
+  return *p;
+}
 template <typename T>
 T atomicAdd(T* p, T v) {
   const T old = *p;

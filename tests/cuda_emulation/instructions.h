@@ -252,6 +252,17 @@ inline uint32_t cluster_rank() {
 inline void cluster_sync() {
   emulation::cluster_barrier();
 }
+// Halves of the barrier: all meet at the second.
+inline void cluster_arrive() {}
+inline void cluster_wait() {
+  emulation::cluster_barrier();
+}
+template <typename T>
+void store_cluster(T* local, uint32_t rank, T v) {
+  const auto offset = reinterpret_cast<uint8_t*>(local) - emulation::dynamic_shared();
+  if (static_cast<size_t>(offset) % sizeof(T) != 0) std::abort();
+  std::memcpy(emulation::dynamic_shared_of(rank) + offset, &v, sizeof v);
+}
 template <typename T>
 T load_cluster(const T* local, uint32_t rank) {
   const auto offset = reinterpret_cast<const uint8_t*>(local) - emulation::dynamic_shared();

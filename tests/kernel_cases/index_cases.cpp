@@ -51,10 +51,15 @@ struct SelectShape {
   int32_t last_position = 300;
   Data data = Data::kRandom;
   bool scores = true;
+  bool few = false;  // six rows of one sequence, for kernels that take few
 };
 
-HostSteps select_steps(int32_t last) {
+HostSteps select_steps(int32_t last, bool few) {
   HostSteps steps;
+  if (few) {
+    for (int32_t p = 0; p < 6; ++p) steps.add(1, last - 5 + p);
+    return steps;
+  }
   for (int32_t p = 0; p < 4; ++p) steps.add(0, p);
   for (int32_t p = 0; p < 5; ++p) steps.add(2, 38 + p);
   steps.add(-1, 0);
@@ -150,7 +155,7 @@ std::vector<uint8_t> key_records(Random& random, const CacheShape& shape, int32_
 Problem select_problem(const SelectShape& s) {
   Random random(static_cast<uint64_t>(111 + s.width + s.last_position) + static_cast<uint64_t>(s.data));
   Problem p;
-  p.steps = select_steps(s.last_position);
+  p.steps = select_steps(s.last_position, s.few);
   p.rows = p.steps->rows();
   const auto heads = static_cast<size_t>(s.heads);
   const auto row = heads * static_cast<size_t>(s.width);
@@ -239,6 +244,23 @@ void add_index_cases(std::vector<KernelCase>& cases) {
   add("block of 8", {.mode = produce, .block_size = 8, .max_blocks = 20, .last_position = 1000});
   add("real", {.heads = 32, .width = 128, .top_k = 512, .last_position = 2100});
   add("real, ratio 2", {.heads = 32, .width = 128, .ratio = 2, .top_k = 512, .last_position = 1500});
+  for (const Data data : {Data::kTies, Data::kRandom}) {
+    for (const CandidateMode mode : {CandidateMode::kNone, produce, restrict_to}) {
+      const std::string kind =
+          std::to_string(static_cast<int>(mode)) + (data == Data::kTies ? "/ties" : "/random");
+      add("few rows, real, mode " + kind, {.heads = 32,
+                                           .width = 128,
+                                           .top_k = 512,
+                                           .mode = mode,
+                                           .block_size = 8,
+                                           .max_blocks = 200,
+                                           .last_position = 2100,
+                                           .data = data,
+                                           .scores = false,
+                                           .few = true});
+      add("few rows, mode " + kind, {.width = 128, .mode = mode, .data = data, .scores = false, .few = true});
+    }
+  }
   add("one head", {.heads = 1, .width = 32, .top_k = 1, .last_position = 90});
   add("more than there are", {.top_k = 512, .mode = produce, .max_blocks = 200});
   add_random_cases(cases, "index_query", [](Random& random) {

@@ -119,6 +119,21 @@ TEST(LinearPlan, DecodeProductsAreDirectOnTheDeviceThatHasRoom) {
   }
 }
 
+TEST(LinearPlan, RowsThatAreMadeInTheLaunch) {
+  const auto plan = [](const Shape& s, int rows) {
+    return plan_direct_rows(shape_of(s), split_linear(shape_of(s)), rows, kH200);
+  };
+  for (const Shape& s : {Shape{8192, 1280, 1}, Shape{5120, 2048, 1}}) {
+    const auto l = plan(s, kDirectRows);
+    ASSERT_TRUE(l.has_value()) << s.out;
+    EXPECT_LE(l->shared_bytes, kH200.shared_bytes / 2);
+    EXPECT_EQ(l->grid, plan_direct(shape_of(s), split_linear(shape_of(s)), kH200)->grid);
+    EXPECT_FALSE(plan(s, kDirectRows + 1).has_value());
+  }
+  EXPECT_FALSE(plan({1792, 5120, 1}, 1).has_value()) << "more than eight pieces of 256 channels a row";
+  EXPECT_FALSE(plan({384, 1280, 2, 0, 2}, 1).has_value()) << "BF16 rows are not quantised";
+}
+
 TEST(PackPlan, TakesTheWindowWithTheFewestExceptions) {
   std::vector<uint64_t> counts(257);
   for (size_t e = 112; e <= 126; ++e) counts[e] = 1000;

@@ -73,8 +73,7 @@ class SharedLaunches : public testing::Test {
 TEST_F(SharedLaunches, QuantiserRunsInsideTheProductOfFewRows) {
   constexpr int32_t kOut = 64, kIn = 96;
   const Weight weight = place(cases::random_weight(random_, WeightFormat::kFp8, kOut, kIn));
-  // Fewer rows go through the direct product, which takes rows that are quantised already.
-  for (const int32_t count : {cuda::kDirectRows + 1, 16, 17}) {
+  for (const int32_t count : {1, cuda::kDirectRows, cuda::kDirectRows + 1, 16, 17}) {
     uint16_t* x = rows(count, kIn);
     const QuantisedRows q = {room<uint8_t>(static_cast<size_t>(count * kIn)),
                              room<uint8_t>(static_cast<size_t>(count * 3))};
@@ -158,6 +157,69 @@ TEST_F(SharedLaunches, RotationAndWindowWrite) {
   EXPECT_EQ(launches([&] { rotate(q), write(); }), 1U);
   EXPECT_EQ(launches([&] { rotate(kv), write(); }), 2U) << "the write reads what is rotated";
   EXPECT_EQ(launches([&] { write(); }), 1U);
+}
+
+// A query's way: two norms, the product of the first, the rotation of its output, the second one's window
+// records.
+TEST_F(SharedLaunches, NormsAndWhatFollowsTheProductOfFewRows) {
+  constexpr int32_t kWidth = 64, kPairs = 8, kRank = 96, kOut = 2 * kWidth;
+  const Weight weight = place(cases::random_weight(random_, WeightFormat::kFp8, kOut, kRank));
+  uint16_t* norm_weight = make(cases::norm_weights(random_, kRank));
+  for (const int32_t count : {1, 5, cuda::kDirectRows, cuda::kDirectRows + 1}) {
+    const auto n = static_cast<size_t>(count);
+    const StepRows step = steps(count);
+    uint16_t* x = rows(count, kRank + kWidth);
+    float* angles = make(cases::f32_values(random_, n * kPairs * 2));
+    const size_t record = static_cast<size_t>(window_record_bytes(kWidth));
+    struct Outputs {
+      QuantisedRows q;
+      uint16_t *kv, *y;
+      uint8_t* records;
+    };
+    const auto run = [&](bool apart) {
+      const Outputs out = {{room<uint8_t>(n * kRank), room<uint8_t>(n * kRank / 32)},
+                           room<uint16_t>(n * kWidth),
+                           room<uint16_t>(n * kOut),
+                           room<uint8_t>(n * record)};
+      const auto part = [&] {
+        if (apart) read(out.q.codes, 1);  // a transfer launches what waits
+      };
+      cuda_->rms_norm({.rows = count,
+                       .cols = kRank,
+                       .x = x,
+                       .x_stride = kRank + kWidth,
+                       .weight = norm_weight,
+                       .y_q = out.q});
+      part();
+      cuda_->rms_norm({.rows = count,
+                       .cols = kWidth,
+                       .x = x + kRank,
+                       .x_stride = kRank + kWidth,
+                       .weight = norm_weight,
+                       .y = out.kv});
+      part();
+      cuda_->linear({.rows = count, .x_q = out.q, .weight = &weight, .y = out.y, .y_stride = kOut});
+      part();
+      cuda_->rope(
+          {.rows = count, .heads = 2, .width = kWidth, .pairs = kPairs, .cos_sin = angles, .x = out.y});
+      part();
+      cuda_->window_write({.step = step,
+                           .width = kWidth,
+                           .pairs = kPairs,
+                           .cos_sin = angles,
+                           .kv = out.kv,
+                           .records = out.records});
+      return out;
+    };
+    Outputs together = {}, apart = {};
+    EXPECT_EQ(launches([&] { together = run(false); }), count <= cuda::kDirectRows ? 1U : 3U) << count;
+    EXPECT_EQ(launches([&] { apart = run(true); }), 5U);
+    EXPECT_EQ(read(together.q.codes, n * kRank), read(apart.q.codes, n * kRank));
+    EXPECT_EQ(read(together.q.scales, n * kRank / 32), read(apart.q.scales, n * kRank / 32));
+    EXPECT_EQ(read(together.kv, n * kWidth), read(apart.kv, n * kWidth));
+    EXPECT_EQ(read(together.y, n * kOut), read(apart.y, n * kOut));
+    EXPECT_EQ(read(together.records, n * record), read(apart.records, n * record));
+  }
 }
 
 TEST_F(SharedLaunches, ExpansionAndCollapse) {

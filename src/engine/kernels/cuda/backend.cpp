@@ -1,15 +1,18 @@
 #include <algorithm>
 #include <array>
-#include <limits>
-#include <list>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 
 #include "engine/kernels/cuda/cuda_backend.h"
+#include "engine/kernels/cuda/devices.h"
+#include "engine/kernels/cuda/index_cluster.h"
 #include "engine/kernels/cuda/launch.h"
+#include "engine/kernels/cuda/launch_chain.h"
 #include "engine/kernels/cuda/memory.h"
 #include "engine/kernels/cuda/plan/tiles.h"
+#include "engine/kernels/cuda/products.h"
+#include "engine/kernels/cuda/recorder.h"
 #include "engine/kernels/cuda/sm121/launch.h"
 #include "engine/kernels/cuda/weights.h"
 
@@ -18,8 +21,6 @@ namespace cuda {
 namespace {
 
 constexpr size_t kStagingBytes = size_t{8} << 20;
-constexpr size_t kMaxGraphs = 96;
-constexpr int kMaxQuantisingRows = 16;  // rows that a product may quantise itself, once in every block
 constexpr int64_t kIndexWorkspaceBytes = int64_t{256} << 20;
 
 // Scratch memory by use. Kernels on one stream run in order, so a slot is reused by the next call of the same
@@ -53,60 +54,18 @@ enum class Scratch : uint8_t {
   kCount,
 };
 
-bool supported(const cudaDeviceProp& properties) {
-  return (properties.major == 9 && properties.minor == 0) ||
-         (properties.major == 12 && properties.minor == 1);
-}
-
-// One recorded step.
-class Graph {
- public:
-  explicit Graph(cudaGraph_t graph) {
-    const cudaError_t status = cudaGraphInstantiate(&executable_, graph, 0);
-    cudaGraphDestroy(graph);
-    check(status, "instantiating a graph");
-  }
-  ~Graph() { cudaGraphExecDestroy(executable_); }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  void launch(cudaStream_t stream) const { check(cudaGraphLaunch(executable_, stream), "launching a graph"); }
-
- private:
-  cudaGraphExec_t executable_ = nullptr;
-};
-
 class Backend final : public CudaBackend {
  public:
   explicit Backend(const CudaOptions& options) : options_(options) {
-    check(cudaSetDevice(options.device), "choosing the device");
-    cudaDeviceProp properties = {};
-    check(cudaGetDeviceProperties(&properties, options.device), "reading the device's properties");
-    info_ = {.name = properties.name,
-             .compute_major = properties.major,
-             .compute_minor = properties.minor,
-             .multiprocessors = properties.multiProcessorCount,
-             .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem),
-             .l2_bytes = properties.l2CacheSize,
-             .shared_bytes_per_block = static_cast<int64_t>(properties.sharedMemPerBlockOptin)};
-    if (!supported(properties)) {
-      throw Error(info_.name + " has compute capability " + std::to_string(properties.major) + "." +
-                      std::to_string(properties.minor),
-                  "CUDA backend", "this build has code for 9.0 (H100, H200) and 12.1 (GB10)");
-    }
-    limits_.multiprocessors = properties.multiProcessorCount;
-    limits_.shared_bytes = properties.sharedMemPerBlockOptin;
-    limits_.max_cluster = 8;
-    limits_.max_attention_cluster = properties.major == 9 ? 16 : 8;
-    limits_.block_scaled_mma = properties.major == 12;
-    stream_ = std::make_unique<Stream>();
-    mix_side_.stream = std::make_unique<Stream>();
-    shared_side_.stream = std::make_unique<Stream>();
+    choose_device(options.device, info_, limits_);
+    chain_ = std::make_unique<LaunchChain>(options, limits_);
     arena_ = std::make_unique<Arena>();
     staging_ = std::make_unique<Staging>(kStagingBytes);
-    store_ = std::make_unique<WeightStore>(*arena_, *staging_, *stream_, limits_, options.pack_rows_from);
+    store_ =
+        std::make_unique<WeightStore>(*arena_, *staging_, chain_->stream(), limits_, options.pack_rows_from);
   }
 
-  ~Backend() override { cudaStreamSynchronize(stream_->get()); }
+  ~Backend() override { cudaStreamSynchronize(stream()); }
 
   std::string name() const override { return "cuda"; }
   const CudaDeviceInfo& device() const override { return info_; }
@@ -120,19 +79,19 @@ class Backend final : public CudaBackend {
 
   void upload(void* to, const void* from_host, size_t bytes) override {
     join();
-    staging_->upload(stream_->get(), to, from_host, bytes);
-    chained_ = false;
+    staging_->upload(stream(), to, from_host, bytes);
+    chain_->interrupt();
   }
 
   void download(void* to_host, const void* from, size_t bytes) override {
     join();
-    staging_->download(stream_->get(), to_host, from, bytes);
-    chained_ = false;
+    staging_->download(stream(), to_host, from, bytes);
+    chain_->interrupt();
   }
 
   void synchronise() override {
     join();
-    stream_->wait();
+    chain_->stream().wait();
     check(cudaGetLastError(), "on the device");
   }
 
@@ -153,46 +112,28 @@ class Backend final : public CudaBackend {
   void fill_random(void* to, int64_t bytes, uint64_t seed) override {
     join();
     launch_fill(main(), Fill::kBytes, to, bytes, seed, 0, 1);
-    chained_ = false;
+    chain_->interrupt();
   }
   const uint8_t* synthetic_bytes(int64_t bytes, uint64_t seed) override {
     auto* memory =
         static_cast<uint8_t*>(arena_->allocate(static_cast<size_t>(round_up(bytes, 8)), "benchmark"));
     launch_fill(main(), Fill::kE4m3, memory, round_up(bytes, 8), seed, 0, 1);
-    chained_ = false;
+    chain_->interrupt();
     return memory;
   }
   void* native_stream() override {
     join();
-    return stream_->get();
+    return stream();
   }
 
   // ---- recording ----
 
   void run_recorded(uint64_t key, const std::function<void()>& body) override {
-    const auto found = graphs_.find(key);
     join();
-    if (found != graphs_.end() && found->second.graph != nullptr) {
-      recent_.splice(recent_.begin(), recent_, found->second.place);
-      found->second.graph->launch(stream_->get());
-      chained_ = false;
-      return;
+    if (recorder_.run(key, stream(), body, [this](const std::function<void()>& b) { return capture(b); })) {
+      chain_->interrupt();
     }
-    if (found == graphs_.end()) {
-      // The first run is plain: scratch memory grows to its size, and shapes that occur once cost no graph.
-      recent_.push_front(key);
-      graphs_[key].place = recent_.begin();
-      if (graphs_.size() > kMaxGraphs) {
-        graphs_.erase(recent_.back());
-        recent_.pop_back();
-      }
-      body();
-      join();
-      return;
-    }
-    found->second.graph = std::make_unique<Graph>(capture(body));
-    found->second.graph->launch(stream_->get());
-    chained_ = false;
+    join();
   }
 
   double time_graph(const std::function<void()>& body, int repeats, int rounds) override {
@@ -201,19 +142,9 @@ class Backend final : public CudaBackend {
     const Graph graph(capture([&] {
       for (int i = 0; i < repeats; ++i) body();
     }));
-    graph.launch(stream_->get());
-    const Event start(true), stop(true);
-    double best = std::numeric_limits<double>::infinity();
-    for (int i = 0; i < rounds; ++i) {
-      check(cudaEventRecord(start.get(), stream_->get()), "recording a time");
-      graph.launch(stream_->get());
-      check(cudaEventRecord(stop.get(), stream_->get()), "recording a time");
-      check(cudaEventSynchronize(stop.get()), "waiting for the device");
-      float ms = 0;
-      check(cudaEventElapsedTime(&ms, start.get(), stop.get()), "reading a time");
-      best = std::min(best, 1e3 * static_cast<double>(ms) / repeats);
-    }
-    chained_ = false;
+    graph.launch(stream());
+    const double best = time_of(graph, stream(), repeats, rounds);
+    chain_->interrupt();
     return best;
   }
 
@@ -226,50 +157,31 @@ class Backend final : public CudaBackend {
   }
 
   void linear(const LinearArgs& args) override {
-    linear_on([this] { return main(); }, args);
+    if (waiting_.norm && !waiting_.product && normalises_inside(limits_, args, *waiting_.norm)) {
+      waiting_.product = args;
+      return;
+    }
+    LinearExtras extras;
+    std::optional<QuantiseArgs> quantise;
+    if (waiting_.quantise && quantises_inside(limits_, args, *waiting_.quantise)) {
+      quantise = std::exchange(waiting_.quantise, std::nullopt);
+      extras.quantise = &*quantise;
+    }
+    run_linear(
+        limits_, [this] { return main(); }, args, extras);
+    if (settles(args)) chain_->settles();
   }
 
   void grouped_linear(const GroupedLinearArgs& args) override {
-    const PreparedWeight& w = WeightStore::prepared(*args.weight);
-    if (w.layout != Layout::kFp8 || w.rows % args.groups != 0) {
-      throw Error("grouped projection of " + std::to_string(w.rows) + " rows in " +
-                      std::to_string(args.groups) + " groups",
-                  "CUDA backend", "the weight is FP8 and its rows are whole groups");
-    }
-    if (w.rows / args.groups % kTileRows != 0) {
-      return launch_linear_plain(main(), w,
-                                 {.out = w.rows,
-                                  .cols = w.cols,
-                                  .rows_per_group = w.rows / args.groups,
-                                  .x = args.x,
-                                  .x_stride = args.groups * w.cols,
-                                  .rows = args.rows,
-                                  .y = args.y,
-                                  .y_stride = w.rows});
-    }
-    const LinearShape shape = {.rows = w.rows,
-                               .cols = w.cols,
-                               .activation_bytes = 2,
-                               .rowwise = true,
-                               .rows_per_group = w.rows / args.groups};
-    StreamGemmParams p = params_of(w);
-    p.x_stride = args.groups * w.cols;
-    p.rows_per_group = static_cast<int>(shape.rows_per_group);
-    p.groups = args.groups;
-    p.y_stride = w.rows;
-    run_rows(
-        shape, p, args.rows, [this] { return main(); }, launch_stream_fp8_bf16, launch_direct_fp8_bf16,
-        [&](StreamGemmParams& piece, int first) {
-          piece.x = args.x + first * piece.x_stride;
-          piece.y = args.y + first * w.rows;
-        });
+    run_grouped_linear(
+        limits_, [this] { return main(); }, args);
   }
 
   void rms_norm(const RmsNormArgs& args) override {
     forget_collapsed(args.y_q.codes);
-    if (waiting_.norm && waiting_.norm->rows == args.rows && independent(*waiting_.norm, args)) {
-      const RmsNormArgs first = *std::exchange(waiting_.norm, std::nullopt);
-      launch_rms_norms(main(), first, args);
+    if (waiting_.norm && !waiting_.second_norm && !waiting_.product && waiting_.norm->rows == args.rows &&
+        independent(*waiting_.norm, args)) {
+      waiting_.second_norm = args;
       return;
     }
     flush();
@@ -281,6 +193,8 @@ class Backend final : public CudaBackend {
   void embed(const EmbedArgs& args) override {
     join();
     launch_embed(main(), args, WeightStore::prepared(*args.table));
+    written(args.h);
+    written(args.pre);
   }
 
   void mhc_mix(const MhcMixArgs& args) override {
@@ -298,7 +212,9 @@ class Backend final : public CudaBackend {
         (!waiting_.mix || waiting_.mix->pre != args.pre)) {
       const MhcExpandArgs expand = *std::exchange(waiting_.expand, std::nullopt);
       const std::optional<MhcMixArgs> mix = std::exchange(waiting_.mix, std::nullopt);
-      launch_mhc_expand_collapse(main(), expand, args);
+      const Launch on = main();
+      launch_mhc_expand_collapse(on, expand, args, settled_before(args.h));
+      written(args.h);
       remember_collapsed(args);
       if (mix) launch_mix(*mix);
       return;
@@ -312,15 +228,19 @@ class Backend final : public CudaBackend {
   void mhc_expand(const MhcExpandArgs& args) override {
     require_streams(args.streams);
     join();
-    if (args.streams == 4) {
+    if (args.streams == 4 && expands_and_collapses(args.hidden)) {
       waiting_.expand = args;
     } else {
       launch_mhc_expand(main(), args);
+      written(args.h);
     }
   }
 
   void stream_mean(const StreamMeanArgs& args) override { launch_stream_mean(main(), args); }
-  void gather_rows(const GatherRowsArgs& args) override { launch_gather_rows(main(), args); }
+  void gather_rows(const GatherRowsArgs& args) override {
+    launch_gather_rows(main(), args);
+    written(args.out);
+  }
   void engram_dequantise(const EngramDequantiseArgs& args) override {
     launch_engram_dequantise(main(), args);
   }
@@ -328,34 +248,59 @@ class Backend final : public CudaBackend {
   void engram_inject(const EngramInjectArgs& args) override {
     join();
     launch_engram_inject(main(), args);
+    written(args.h);
   }
 
   // ---- attention ----
 
   void rope_angles(const RopeAnglesArgs& args) override { launch_rope_angles(main(), args); }
   void rope(const RopeArgs& args) override {
-    flush();
+    const bool of_product = waiting_.product && !waiting_.rope && !args.inverse &&
+                            waiting_.product->y == args.x && waiting_.product->rows == args.rows &&
+                            waiting_.product->y_stride == int64_t{args.heads} * args.width;
+    if (!of_product) flush();
     waiting_.rope = args;
   }
   void window_write(const WindowWriteArgs& args) override {
-    if (waiting_.rope && waiting_.rope->x != args.kv) {
+    if (waiting_.product && waiting_.second_norm && waiting_.second_norm->y == args.kv &&
+        waiting_.second_norm->cols == args.width && waiting_.product->rows == args.step.rows) {
+      launch_product(std::exchange(waiting_, Waiting{}), &args);
+    } else if (waiting_.rope && !waiting_.product && waiting_.rope->x != args.kv) {
       const RopeArgs rope = *std::exchange(waiting_.rope, std::nullopt);
       launch_rope_and_window_write(main(), rope, args);
-      return;
+    } else {
+      launch_window_write(main(), args);
     }
-    launch_window_write(main(), args);
+    if (args.records == nullptr) written(args.cache.base);
   }
   void pool_pairs(const PoolPairsArgs& args) override {
     const Launch pool = main();
     const Launch store = main();
     launch_pool_pairs(pool, store, args);
   }
-  void entry_write(const EntryWriteArgs& args) override { launch_entry_write(main(), args); }
-  void sparse_attention(const SparseAttentionArgs& args) override { launch_sparse_attention(main(), args); }
+  void entry_write(const EntryWriteArgs& args) override {
+    launch_entry_write(main(), args);
+    written(args.main_cache.base);
+  }
+  void sparse_attention(const SparseAttentionArgs& args) override {
+    const Launch on = main();
+    const bool window = settled_before(args.window_cache.base);
+    launch_sparse_attention(
+        on, args,
+        {.window = window || args.window_end == nullptr,
+         .all_window = window,
+         .selected = settled_before(args.selected) && settled_before(args.main_cache.base)});
+    chain_->settles();
+  }
 
   void index_query(const IndexQueryArgs& args) override { launch_index_query(main(), args); }
 
   void index_select(const IndexSelectArgs& args) override {
+    if (index_cluster_fits(limits_, args)) {
+      launch_index_cluster(main(), args);
+      written(args.selected);
+      return;
+    }
     const bool restricted = args.mode == CandidateMode::kRestrict;
     const bool produce = args.mode == CandidateMode::kProduce;
     if (args.scores != nullptr) {
@@ -378,6 +323,7 @@ class Backend final : public CudaBackend {
       launch_index_scores(main(), args, work, restricted);
       launch_index_select(main(), args, work);
     }
+    written(args.selected);
   }
 
   // ---- experts ----
@@ -385,36 +331,6 @@ class Backend final : public CudaBackend {
   void route(const RouteArgs& args) override {
     flush();
     waiting_.route = args;
-  }
-
-  // The launch of the shared expert's last product that adds the routed experts up, where there is one.
-  std::optional<DirectLaunch> combine_plan(const ExpertsArgs& args) const {
-    const PreparedWeight& w = WeightStore::prepared(args.shared->w2);
-    if (w.layout != Layout::kFp8 || limits_.block_scaled_mma || args.step.rows > kDirectRows)
-      return std::nullopt;
-    const LinearShape shape = {.rows = w.rows, .cols = w.cols};
-    return plan_direct(shape, split_linear(shape), limits_);
-  }
-
-  void combine_with_shared(const ExpertsArgs& args, const QuantisedRows& t, const ExpertWorkspace& work) {
-    const PreparedWeight& w = WeightStore::prepared(args.shared->w2);
-    const std::optional<DirectLaunch> plan = combine_plan(args);
-    StreamGemmParams p = params_of(w);
-    p.rows = args.step.rows;
-    p.shard_blocks = split_linear({.rows = w.rows, .cols = w.cols}).shard_blocks;
-    p.row_warps = plan->row_warps;
-    p.warp_shards = plan->warp_shards;
-    p.shard_chunks = plan->shard_chunks;
-    p.x_codes = t.codes;
-    p.x_scales = t.scales;
-    p.y = args.y;
-    p.y_stride = args.hidden;
-    p.combine = {.outputs = work.outputs,
-                 .item_done = work.item_done,
-                 .sequence = args.step.sequence,
-                 .top_k = args.top_k,
-                 .early = options_.side_stream};  // it is joined, and the rows have settled
-    launch_direct_combine(main(), *plan, p);
   }
 
   void experts(const ExpertsArgs& args) override {
@@ -460,24 +376,26 @@ class Backend final : public CudaBackend {
       fork(shared_side_);
     }
     const auto side = [this] { return beside(shared_side_); };
-    linear_on(side,
-              {.rows = args.step.rows,
-               .x_q = args.x_q,
-               .weight = &args.shared->w1,
-               .y = gate,
-               .y_stride = args.width},
-              &args.shared->w3, up);
+    run_linear(limits_, side,
+               {.rows = args.step.rows,
+                .x_q = args.x_q,
+                .weight = &args.shared->w1,
+                .y = gate,
+                .y_stride = args.width},
+               {.second = &args.shared->w3, .second_y = up});
     launch_swiglu_quantise(side(), gate, up, args.step.rows, args.width, args.limit, t);
     // Few rows: the last product comes behind the routed experts and adds everything up.
-    const bool joins = stream && combine_plan(args).has_value();
+    const bool joins = stream && combines_directly(limits_, args);
     if (joins) {
       launch_settle(side());
     } else {
-      linear_on(side, {.rows = args.step.rows,
-                       .x_q = t,
-                       .weight = &args.shared->w2,
-                       .y = shared,
-                       .y_stride = args.hidden});
+      run_linear(limits_, side,
+                 {.rows = args.step.rows,
+                  .x_q = t,
+                  .weight = &args.shared->w2,
+                  .y = shared,
+                  .y_stride = args.hidden},
+                 {});
     }
 
     for (int first = 0; first < args.step.rows; first += kMaxLinearRows) {
@@ -489,7 +407,13 @@ class Backend final : public CudaBackend {
         launch_expert_stream(main(), args, first, count, bank, work);
         join(shared_side_);
         if (joins) {
-          combine_with_shared(args, t, work);
+          join(mix_side_);  // a launch that joins starts late: one of them is enough
+          run_direct_combine(limits_, [this] { return main(); }, args, t,
+                             {.outputs = work.outputs,
+                              .item_done = work.item_done,
+                              .sequence = args.step.sequence,
+                              .top_k = args.top_k,
+                              .early = options_.side_stream});  // it is joined, and the rows have settled
           continue;
         }
         launch_expert_combine(main(), args, first, count, work, shared_rows);
@@ -565,7 +489,9 @@ class Backend final : public CudaBackend {
   struct Waiting {
     std::optional<QuantiseArgs> quantise;
     std::optional<RmsNormArgs> norm;
-    std::optional<RopeArgs> rope;
+    std::optional<RmsNormArgs> second_norm;
+    std::optional<LinearArgs> product;  // of the norm's rows
+    std::optional<RopeArgs> rope;       // of the product's output, if there is one
     std::optional<RouteArgs> route;
     std::optional<MhcExpandArgs> expand;
     std::optional<MhcMixArgs> mix;
@@ -574,11 +500,40 @@ class Backend final : public CudaBackend {
   void flush() {
     const Waiting waiting = std::exchange(waiting_, Waiting{});
     if (waiting.quantise) launch_quantise(main(), *waiting.quantise);
-    if (waiting.norm) launch_rms_norm(main(), *waiting.norm);
-    if (waiting.rope) launch_rope(main(), *waiting.rope);
+    if (waiting.product) {
+      launch_product(waiting, nullptr);
+    } else {
+      if (waiting.second_norm) {
+        launch_rms_norms(main(), *waiting.norm, *waiting.second_norm);
+      } else if (waiting.norm) {
+        launch_rms_norm(main(), *waiting.norm);
+      }
+      if (waiting.rope) launch_rope(main(), *waiting.rope);
+    }
     if (waiting.route) launch_route(main(), *waiting.route);
-    if (waiting.expand) launch_mhc_expand(main(), *waiting.expand);
+    if (waiting.expand) {
+      launch_mhc_expand(main(), *waiting.expand);
+      written(waiting.expand->h);
+    }
     if (waiting.mix) launch_mix(*waiting.mix);
+  }
+
+  // A product with the norms before it, the rotation of its output, and a window write.
+  void launch_product(const Waiting& waiting, const WindowWriteArgs* window) {
+    run_normed_linear(limits_, [this] { return main(); },
+                      {.norm = *waiting.norm,
+                       .product = *waiting.product,
+                       .second = waiting.second_norm ? &*waiting.second_norm : nullptr,
+                       .rope = waiting.rope ? &*waiting.rope : nullptr,
+                       .window = window});
+  }
+
+  // Notes that the last launch of the main chain writes what `memory` begins.
+  void written(const void* memory) { written_[memory] = chain_->last(); }
+  // Whether that is complete when the launch that was just taken from the chain starts.
+  bool settled_before(const void* memory) const {
+    const auto found = written_.find(memory);
+    return found == written_.end() || chain_->settled(found->second);
   }
 
   static bool independent(const RmsNormArgs& first, const RmsNormArgs& second) {
@@ -600,94 +555,62 @@ class Backend final : public CudaBackend {
   // Notes the place in the main chain after which a collapse's rows exist.
   void remember_collapsed(const MhcCollapseArgs& args) {
     if (!options_.side_stream || args.x_q.codes == nullptr) return;
-    check(cudaEventRecord(collapsed_.get(), stream_->get()), "recording an event");
+    chain_->note(collapsed_);
     collapsed_codes_ = args.x_q.codes;
   }
   void forget_collapsed(const uint8_t* codes) {
     if (codes == collapsed_codes_) collapsed_codes_ = nullptr;
   }
 
-  // The next launch on the main chain. It may overlap its predecessor unless that is a copy or a graph.
+  // What waits goes first.
   Launch main() {
     flush();
-    const Launch on = {
-        .stream = stream_->get(), .dependent = options_.dependent_launch && chained_, .device = limits_};
-    chained_ = true;
-    return on;
+    return chain_->next();
   }
-
-  // A stream beside the main one: the mHC coefficients run on one, the shared expert on another, because the
-  // experts wait for the latter only.
-  struct Side {
-    std::unique_ptr<Stream> stream;
-    Event forked;
-    Event joined;
-    bool busy = false;
-    bool chained = false;
-  };
-
-  // The next launch beside the main chain; fork() comes first.
-  Launch beside(Side& side) {
-    if (!options_.side_stream) return main();
+  Launch beside(LaunchChain::Side& side) {
     flush();
-    const Launch on = {.stream = side.stream->get(),
-                       .dependent = options_.dependent_launch && side.chained,
-                       .device = limits_};
-    side.chained = true;
-    return on;
+    return chain_->beside(side);
   }
-
-  // What is launched beside from here on sees everything launched so far.
-  void fork(Side& side) {
+  void fork(LaunchChain::Side& side) {
     flush();
-    if (!options_.side_stream) return;
-    check(cudaEventRecord(side.forked.get(), stream_->get()), "recording an event");
-    fork_at(side, side.forked);
+    chain_->fork(side);
   }
-  // The same for a place in the main chain that was noted before.
-  void fork_at(Side& side, const Event& place) {
+  void fork_at(LaunchChain::Side& side, const Event& place) {
     flush();
-    if (!options_.side_stream) return;
-    check(cudaStreamWaitEvent(side.stream->get(), place.get(), 0), "ordering streams");
-    side.chained = true;  // behind what the main chain launched last
-    side.busy = true;
+    chain_->fork_at(side, place);
   }
-
-  // What is launched from here on sees everything launched beside.
-  void join(Side& side) {
+  void join(LaunchChain::Side& side) {
     flush();
     if (&side == &mix_side_) pending_pre_ = nullptr;
-    if (!side.busy) return;
-    check(cudaEventRecord(side.joined.get(), side.stream->get()), "recording an event");
-    check(cudaStreamWaitEvent(stream_->get(), side.joined.get(), 0), "ordering streams");
-    side.busy = false;
+    chain_->join(side);
   }
   void join() {
     join(mix_side_);
     join(shared_side_);
   }
+  cudaStream_t stream() const { return chain_->stream().get(); }
 
   cudaGraph_t capture(const std::function<void()>& body) {
     join();
-    chained_ = false;
+    chain_->interrupt();
     collapsed_codes_ = nullptr;  // its event lies outside
-    check(cudaStreamBeginCapture(stream_->get(), cudaStreamCaptureModeRelaxed), "recording a step");
+    check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed), "recording a step");
     cudaGraph_t graph = nullptr;
     try {
       body();
       join();
     } catch (...) {
-      cudaStreamEndCapture(stream_->get(), &graph);
+      cudaStreamEndCapture(stream(), &graph);
       if (graph != nullptr) cudaGraphDestroy(graph);
       cudaGetLastError();
       waiting_ = {};
       collapsed_codes_ = nullptr;
       mix_side_.busy = shared_side_.busy = false;
-      chained_ = false;
+      chain_->interrupt();
       throw;
     }
-    check(cudaStreamEndCapture(stream_->get(), &graph), "recording a step");
-    chained_ = false;
+    check(cudaStreamEndCapture(stream(), &graph), "recording a step");
+    chain_->interrupt();
     collapsed_codes_ = nullptr;
     return graph;
   }
@@ -701,190 +624,32 @@ class Backend final : public CudaBackend {
     return static_cast<T*>(buffer.memory);
   }
 
-  static StreamGemmParams params_of(const PreparedWeight& w) {
-    StreamGemmParams p;
-    p.tiles = w.tiles;
-    p.scales = w.scales;
-    p.cols = static_cast<int>(w.cols);
-    p.blocks = static_cast<int>(ceil_div(w.cols, kTileCols));
-    p.row_tiles = static_cast<int>(padded_row_tiles(w.rows));
-    p.tile_stride = static_cast<size_t>(prepared_bytes(w.layout, 32, w.cols) / 2);
-    p.out = w.rows;
-    p.x_stride = w.cols;
-    p.exception_offsets = w.exception_offsets;
-    p.exceptions = w.exceptions;
-    p.unpack_scale = w.unpack_scale;
-    return p;
-  }
-
-  // Cuts the rows of the step into launches and runs them; `aim` points a piece at its inputs and outputs.
-  // `direct`: the same product for few rows, or null.
-  using RunDirect = void (*)(const Launch&, const DirectLaunch&, const StreamGemmParams&);
-  template <class Where, class Run, class Aim>
-  void run_rows(const LinearShape& shape, const StreamGemmParams& params, int rows, const Where& where,
-                const Run& run, RunDirect direct, const Aim& aim) {
-    const LinearSplit split = split_linear(shape);
-    if (direct != nullptr && rows <= kDirectRows) {
-      if (const auto plan = plan_direct(shape, split, limits_)) {
-        StreamGemmParams p = params;
-        p.rows = rows;
-        p.shard_blocks = split.shard_blocks;
-        p.row_warps = plan->row_warps;
-        p.warp_shards = plan->warp_shards;
-        p.shard_chunks = plan->shard_chunks;
-        aim(p, 0);
-        direct(where(), *plan, p);
-        return;
-      }
-    }
-    for (int first = 0; first < rows;) {
-      const LinearLaunch plan = plan_linear(shape, split, rows - first, limits_);
-      StreamGemmParams p = params;
-      p.rows = std::min(plan.rows_per_launch, rows - first);
-      p.shard_blocks = split.shard_blocks;
-      p.row_groups = plan.row_groups;
-      p.row_warps = plan.row_warps;
-      p.shard_warps = plan.shard_warps;
-      p.cluster = plan.cluster;
-      p.ring_offset = static_cast<uint32_t>(plan.ring_offset);
-      p.reduce_offset = static_cast<uint32_t>(plan.reduce_offset);
-      p.persistent = plan.persistent;
-      aim(p, first);
-      run(where(), plan, p);
-      first += p.rows;
-    }
-  }
-
-  // `second`: another weight for the same rows, whose product goes to second_y; in the same launch where both
-  // are FP8 of one shape.
-  template <class Where>
-  void linear_on(const Where& where, const LinearArgs& args, const Weight* second = nullptr,
-                 uint16_t* second_y = nullptr) {
-    const PreparedWeight& w = WeightStore::prepared(*args.weight);
-    const PreparedWeight* w2 = second == nullptr ? nullptr : &WeightStore::prepared(*second);
-    if (w2 != nullptr && (w.layout != Layout::kFp8 || w2->layout != Layout::kFp8 || w2->rows != w.rows ||
-                          w2->cols != w.cols || args.y == nullptr)) {
-      linear_on(where, args);
-      LinearArgs other = args;
-      other.weight = second;
-      other.y = second_y;
-      return linear_on(where, other);
-    }
-    if (w.layout == Layout::kF32 || w.layout == Layout::kPlainBf16) {
-      return launch_linear_plain(where(), w,
-                                 {.out = w.rows,
-                                  .cols = w.cols,
-                                  .rows_per_group = w.rows,
-                                  .x = args.x,
-                                  .x_stride = w.cols,
-                                  .rows = args.rows,
-                                  .y = args.y,
-                                  .y_f32 = args.y_f32,
-                                  .y_stride = args.y_stride});
-    }
-    if (w.layout == Layout::kFp4) {
-      return limits_.block_scaled_mma ? sm121::launch_linear_fp4(where(), args, w)
-                                      : launch_linear_fp4(where(), args, w);
-    }
-    const bool codes = w.layout == Layout::kFp8;
-    const LinearShape shape = {.rows = w.rows,
-                               .cols = w.cols,
-                               .activation_bytes = codes ? 1 : 2,
-                               .weight_bytes = w.layout == Layout::kBf16 ? 2 : 1};
-    const bool direct = codes && !limits_.block_scaled_mma && args.rows <= kDirectRows &&
-                        plan_direct(shape, split_linear(shape), limits_).has_value();
-    // The quantiser of these rows may run inside the streaming product.
-    std::optional<QuantiseArgs> source;
-    if (codes && !direct && waiting_.quantise && waiting_.quantise->out.codes == args.x_q.codes &&
-        waiting_.quantise->rows == args.rows && waiting_.quantise->cols == w.cols &&
-        args.rows <= kMaxQuantisingRows) {
-      source = std::exchange(waiting_.quantise, std::nullopt);
-    }
-    StreamGemmParams params = params_of(w);
-    params.y_stride = args.y_stride;
-    if (w2 != nullptr) params.second_tiles = w2->tiles, params.second_scales = w2->scales;
-    const auto aim = [&](StreamGemmParams& p, int first) {
-      if (source) {
-        p.x = source->x + first * w.cols;
-        p.quantised_codes = args.x_q.codes + first * w.cols;
-        p.quantised_scales = args.x_q.scales + first * (w.cols / 32);
-      } else if (codes) {
-        p.x_codes = args.x_q.codes + first * w.cols;
-        p.x_scales = args.x_q.scales + first * (w.cols / 32);
-      } else {
-        p.x = args.x + first * w.cols;
-      }
-      if (args.y != nullptr) p.y = args.y + first * args.y_stride;
-      if (second_y != nullptr) p.second_y = second_y + first * args.y_stride;
-      if (args.y_f32 != nullptr) p.y_f32 = args.y_f32 + first * args.y_stride;
-    };
-    run_rows(shape, params, args.rows, where,
-             codes && limits_.block_scaled_mma ? sm121::launch_stream_fp8
-             : codes                           ? launch_stream_fp8
-             : w.layout == Layout::kPacked     ? launch_stream_packed
-                                               : launch_stream_bf16,
-             limits_.block_scaled_mma    ? nullptr
-             : codes                     ? launch_direct_fp8
-             : w.layout == Layout::kBf16 ? launch_direct_bf16
-                                         : nullptr,
-             aim);
-  }
-
   struct Buffer {
     void* memory = nullptr;
     size_t bytes = 0;
   };
-  struct Recorded {
-    std::unique_ptr<Graph> graph;
-    std::list<uint64_t>::iterator place;
-  };
-
   CudaOptions options_;
   CudaDeviceInfo info_;
   DeviceLimits limits_;
-  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<LaunchChain> chain_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Staging> staging_;
   std::unique_ptr<WeightStore> store_;
   std::array<Buffer, static_cast<size_t>(Scratch::kCount)> scratch_;
-  std::unordered_map<uint64_t, Recorded> graphs_;
-  std::list<uint64_t> recent_;
-  Side mix_side_;
-  Side shared_side_;
+  Recorder recorder_;
+  // The mHC coefficients run on one stream, the shared expert on another, because the experts wait for the
+  // latter only.
+  LaunchChain::Side mix_side_;
+  LaunchChain::Side shared_side_;
   Event collapsed_;
   const uint8_t* collapsed_codes_ = nullptr;  // the rows that collapsed_ stands for
   Waiting waiting_;
-  bool chained_ = false;
+  std::unordered_map<const void*, uint64_t> written_;  // memory -> the launch that wrote it last
   const float* pending_pre_ = nullptr;
 };
 
 }  // namespace
 }  // namespace cuda
-
-int cuda_device_count() {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    cudaGetLastError();
-    return 0;
-  }
-  int usable = 0;
-  for (int i = 0; i < count; ++i) {
-    cudaDeviceProp properties = {};
-    if (cudaGetDeviceProperties(&properties, i) == cudaSuccess && cuda::supported(properties)) ++usable;
-  }
-  return usable;
-}
-
-std::optional<uint64_t> cuda_free_memory() {
-  cudaDeviceProp properties = {};
-  size_t free = 0, total = 0;
-  if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess || properties.integrated != 0 ||
-      cudaMemGetInfo(&free, &total) != cudaSuccess) {
-    cudaGetLastError();
-    return std::nullopt;
-  }
-  return free;
-}
 
 std::unique_ptr<CudaBackend> make_cuda_backend(const CudaOptions& options) {
   return std::make_unique<cuda::Backend>(options);

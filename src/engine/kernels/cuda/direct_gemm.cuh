@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
   constexpr int kWarps = kDirectThreads / 32;
   constexpr int kPieces = Format::kBlockBytes / kTileBytes;
   SPARK_DYNAMIC_SHARED(uint8_t, shared);  // partial sums, then every warp's scales and weights
-  launch_dependents();
+  if (!p.settles) launch_dependents();
   const uint8_t* const weight_tiles = blockIdx.y == 0 ? p.tiles : p.second_tiles;
   const uint8_t* const weight_scales = blockIdx.y == 0 ? p.scales : p.second_scales;
   uint16_t* const y = blockIdx.y == 0 ? p.y : p.second_y;
@@ -99,6 +99,7 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
   scale_lane = weight_scale_of(0);
 
   if (!kCombine || !p.combine.early) wait_for_inputs();
+  if (p.settles) launch_dependents();
 
   // ---- the rows: lane (g, t) reads row g, eight columns of each block
   const bool live = g < p.rows;

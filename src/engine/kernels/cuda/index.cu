@@ -1,13 +1,10 @@
 // The indexer: scores of FP4 queries against FP4 keys, then exact selection.
 //
-// Scores: a warp takes 16 keys at a time, decoded once to BF16 (exact) as the A operand, and multiplies them
-// with the 32 query heads of up to eight rows of the sequence. Head 8t + 2j + i is column 2t + i of tile j,
-// so that lane t of a quad owns eight heads in a row and the sum over ascending heads is a chain over the
-// four lanes. Selection: one block per row finds the k-th largest 16-bit key with two 8-bit histograms and
-// writes what lies above it, and as many of the ties as fit, in ascending order of position.
-#include "engine/kernels/cuda/device.cuh"
-#include "engine/kernels/cuda/launch.h"
-#include "engine/kernels/cuda/paged.cuh"
+// Scores: the keys of a sequence are decoded once for up to eight of its rows. Selection: one block per row
+// finds the k-th largest 16-bit key with two 8-bit histograms and writes what lies above it, and as many of
+// the ties as fit, in ascending order of position. (Few rows: index_cluster.cu does both in one launch.)
+#include "engine/kernels/cuda/index_cluster.h"
+#include "engine/kernels/cuda/index_score.cuh"
 
 namespace spark::engine::cuda {
 namespace {
@@ -17,9 +14,6 @@ namespace {
 
 constexpr int kScoreThreads = 256;
 constexpr int kScoreWarps = 8;
-constexpr int kHeads = 32;  // padded
-constexpr int kMaxWidth = 128;
-constexpr int kMaxBlocks = kMaxWidth / 32;
 constexpr int kGroupRows = 8;          // rows of a sequence that share a pass over the keys
 constexpr int kEntriesPerBlock = 128;  // a tile of 16 for every warp
 
@@ -31,40 +25,9 @@ struct ScoreParams {
 };
 
 struct ScoreShared {
-  // [row][tile j][32-block][lane]: eight BF16 of the lane's column, as mma B operands.
-  uint4 q[kGroupRows][4][kMaxBlocks][32];
-  float weight[kGroupRows][kHeads];
+  IndexQueries q[kGroupRows];
+  float weight[kGroupRows][kIndexHeads];
 };
-
-__device__ __forceinline__ int visible_entries(const IndexSelectArgs& a, int row) {
-  return (a.step.position[row] + 1) / a.ratio;
-}
-
-__device__ __forceinline__ uint32_t load_unaligned(const uint8_t* p, bool aligned) {
-  if (aligned) return __ldg(reinterpret_cast<const uint32_t*>(p));
-  return p[0] | uint32_t{p[1]} << 8 | uint32_t{p[2]} << 16 | uint32_t{p[3]} << 24;
-}
-
-// Eight E2M1 codes times a power of two as BF16 pairs (exact).
-__device__ __forceinline__ uint4 fp4_to_bf16(uint32_t codes, float scale) {
-  float v[8];
-  e2m1x8_to_float(codes, v);
-  return make_uint4(pack_bf16(v[0] * scale, v[1] * scale), pack_bf16(v[2] * scale, v[3] * scale),
-                    pack_bf16(v[4] * scale, v[5] * scale), pack_bf16(v[6] * scale, v[7] * scale));
-}
-
-// The entry at place i of a row's list: itself, or the i-th entry of its candidate blocks (-1: none).
-__device__ __forceinline__ int entry_at(const IndexSelectArgs& a, bool restricted, int row, int i,
-                                        int visible) {
-  if (restricted) {
-    const int slot = i / a.block_size;
-    if (slot >= a.max_blocks) return -1;
-    const int block = a.candidate_blocks[static_cast<int64_t>(row) * a.max_blocks + slot];
-    if (block < 0) return -1;
-    i = block * a.block_size + i % a.block_size;
-  }
-  return i < visible ? i : -1;
-}
 
 __global__ void __launch_bounds__(kScoreThreads) score_kernel(const __grid_constant__ ScoreParams p) {
   SPARK_DYNAMIC_SHARED(uint8_t, memory);
@@ -90,85 +53,17 @@ __global__ void __launch_bounds__(kScoreThreads) score_kernel(const __grid_const
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int g = lane >> 2, t = lane & 3;
-  const int blocks = a.width / 32;
-#pragma unroll 4
-  for (int i = warp; i < rows * 4 * blocks; i += kScoreWarps) {
-    const int block = i % blocks;
-    const int j = i / blocks % 4;
-    const int r = i / (blocks * 4);
-    const int head = 8 * (g / 2) + 2 * j + (g & 1);
-    uint4 q = make_uint4(0, 0, 0, 0);
-    if (head < a.heads) {
-      const int64_t vector = static_cast<int64_t>(row0 + r) * a.heads + head;
-      const uint32_t codes = load_unaligned(a.q_packed + vector * (a.width / 2) + block * 16 + t * 4, true);
-      q = fp4_to_bf16(codes, ue8m0_to_float(__ldg(a.q_scales + vector * blocks + block)));
-    }
-    s.q[r][j][block][lane] = q;
-  }
-  for (int i = static_cast<int>(threadIdx.x); i < rows * kHeads; i += kScoreThreads) {
-    const int r = i / kHeads, head = i % kHeads;
-    s.weight[r][head] =
-        head < a.heads
-            ? round_to_bf16(bf16_to_float(a.head_weight[static_cast<int64_t>(row0 + r) * a.heads + head]) *
-                            a.weight_factor)
-            : 0.0f;
-  }
+  load_queries<kScoreWarps>(a, row0, rows, s.q, s.weight);
   __syncthreads();
 
-  const bool aligned = (a.key_cache.record_bytes & 3) == 0;
   for (int base = first + warp * 16; base < min(first + kEntriesPerBlock, list); base += kScoreWarps * 16) {
-    // Keys of entries base + g and base + g + 8 as A operands; missing ones are zero.
-    uint32_t k[kMaxBlocks][8];
-    int entry[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int i = base + g + half * 8;
-      entry[half] = i < list ? entry_at(a, p.restricted, row0, i, visible) : -1;
-      const uint8_t* record = entry[half] >= 0 ? record_of(a.key_cache, sequence, entry[half]) : nullptr;
-#pragma unroll
-      for (int block = 0; block < kMaxBlocks; ++block) {
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (record != nullptr && block < blocks) {
-          v = fp4_to_bf16(load_unaligned(record + block * 16 + t * 4, aligned),
-                          ue8m0_to_float(record[a.width / 2 + block]));
-        }
-        // v = pairs (0,1), (2,3) of the first k16 step, then of the second.
-        k[block][0 + half] = v.x, k[block][2 + half] = v.y;
-        k[block][4 + half] = v.z, k[block][6 + half] = v.w;
-      }
-    }
+    RawKeys raw;
+    load_keys(a, p.restricted, row0, sequence, base, list, visible, raw);
+    uint32_t k[kMaxIndexBlocks][8];
+    decode_keys(raw, k);
     for (int r = 0; r < rows; ++r) {
-      float sum[2] = {0.0f, 0.0f};
-      float product[4][4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        float d[4] = {};
-#pragma unroll
-        for (int block = 0; block < kMaxBlocks; ++block) {
-          if (block >= blocks) continue;
-          const uint4 q = s.q[r][j][block][lane];
-          mma_bf16(d, k[block][0], k[block][1], k[block][2], k[block][3], q.x, q.y);
-          mma_bf16(d, k[block][4], k[block][5], k[block][6], k[block][7], q.z, q.w);
-        }
-        const float2 w = *reinterpret_cast<const float2*>(&s.weight[r][8 * t + 2 * j]);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          product[j][i] = round_to_bf16(fmaxf(round_to_bf16(d[i]), 0.0f) * ((i & 1) == 0 ? w.x : w.y));
-        }
-      }
-#pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        float v0 = sum[0], v1 = sum[1];
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          v0 += product[j][0];
-          v0 += product[j][1];
-          v1 += product[j][2];
-          v1 += product[j][3];
-        }
-        sum[0] = __shfl_sync(~0u, v0, (lane & ~3) | step);
-        sum[1] = __shfl_sync(~0u, v1, (lane & ~3) | step);
-      }
+      float sum[2];
+      score_keys(k, s.q[r], s.weight[r], a.width / 32, sum);
       if (t < 2) {
         const int i = base + g + t * 8;
         if (i < list) {
@@ -185,15 +80,6 @@ __global__ void __launch_bounds__(kScoreThreads) score_kernel(const __grid_const
 
 constexpr int kSelectThreads = 1024;
 constexpr int kSelectWarps = kSelectThreads / 32;
-constexpr uint32_t kLowestKey = 0x007F;  // minus infinity
-
-// BF16 bits to a number that orders like the value; both zeros are equal and a NaN comes last.
-__device__ __forceinline__ uint32_t order_key(uint32_t bits) {
-  if ((bits & 0x7FFFu) > 0x7F80u) return 0;
-  if ((bits & 0x7FFFu) == 0) bits = 0;
-  return (bits & 0x8000u) != 0 ? (~bits & 0xFFFFu) : (bits | 0x8000u);
-}
-
 struct SelectShared {
   uint32_t histogram[kSelectWarps / 4][256];
   uint32_t above[kSelectWarps], equal[kSelectWarps];
@@ -380,13 +266,15 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(const __grid_con
 
 }  // namespace
 
+void require_index_shape(const IndexSelectArgs& args) {
+  if (args.heads <= kIndexHeads && args.width <= kMaxIndexWidth && args.width % 32 == 0) return;
+  throw Error("indexer with " + std::to_string(args.heads) + " heads of width " + std::to_string(args.width),
+              "CUDA backend", "at most 32 heads of a multiple of 32 up to 128 channels");
+}
+
 void launch_index_scores(const Launch& on, const IndexSelectArgs& args, const IndexWorkspace& work,
                          bool restricted) {
-  if (args.heads > kHeads || args.width > kMaxWidth || args.width % 32 != 0) {
-    throw Error(
-        "indexer with " + std::to_string(args.heads) + " heads of width " + std::to_string(args.width),
-        "CUDA backend", "at most 32 heads of a multiple of 32 up to 128 channels");
-  }
+  require_index_shape(args);
   const int64_t list = restricted ? std::min<int64_t>(int64_t{args.max_blocks} * args.block_size,
                                                       round_up(args.max_entries, args.block_size))
                                   : args.max_entries;

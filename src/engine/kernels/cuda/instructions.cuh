@@ -238,18 +238,21 @@ __device__ __forceinline__ void copy_bulk(void* to_shared, const void* from, uin
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(bytes)
                : "memory");
+  // What is read once in a step goes first out of L2, and the next kernels' code and rows stay.
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          shared_address(to_shared)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+      "[%3], %4;" ::"r"(shared_address(to_shared)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
 }
 
 // ---- programmatic dependent launch
 // ---------------------------------------------------------------------------------- Every kernel of this
 // backend starts with launch_dependents() and calls wait_for_inputs() before it touches anything that an
-// earlier kernel wrote or still reads. Before that it may only read weights. Both are no-ops in a launch
-// without the attribute.
+// earlier kernel wrote or still reads. Before that it may read weights, rows of the step, block tables, and
+// what has settled (launch_chain.h). Both are no-ops in a launch without the attribute.
 
 __device__ __forceinline__ void launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -268,6 +271,24 @@ __device__ __forceinline__ uint32_t cluster_rank() {
 }
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+// The barrier in two halves: what is written before the first is seen after the second.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+// To the same place of another block's dynamic shared memory, which must have started.
+__device__ __forceinline__ void store_cluster(float* local, uint32_t rank, float v) {
+  uint32_t at;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(local)), "r"(rank));
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
+}
+__device__ __forceinline__ void store_cluster(float2* local, uint32_t rank, float2 v) {
+  uint32_t at;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(local)), "r"(rank));
+  asm volatile("st.shared::cluster.v2.f32 [%0], {%1,%2};" ::"r"(at), "f"(v.x), "f"(v.y) : "memory");
 }
 // The value at the same place of another block's dynamic shared memory. Volatile keeps it behind the
 // cluster's barrier; several may be under way at once.

@@ -186,6 +186,7 @@ struct StreamGemmParams {
   const uint32_t* exception_offsets = nullptr;
   const uint32_t* exceptions = nullptr;
   uint16_t unpack_scale = 0;
+  bool settles = false;  // lets its successors go after its own wait, not before: see LaunchChain
   RoutedSum combine;
 };
 
@@ -201,7 +202,51 @@ void launch_direct_bf16(const Launch& on, const DirectLaunch& plan, const Stream
 void launch_direct_fp8_bf16(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params);
 void launch_linear_fp4(const Launch& on, const LinearArgs& args, const PreparedWeight& weight);
 
-// y[m][n] = sum_k x[m][(n / rows_per_group) * cols + k] * weight[n][k], for FP32, plain BF16 and FP8 weights.
+// A norm of rows, and the write of their window records, as kernels take them.
+struct NormParams {
+  const uint16_t* x = nullptr;
+  int64_t x_stride = 0;
+  int cols = 0;
+  float eps = 0;
+  const uint16_t* weight = nullptr;
+  uint16_t* y = nullptr;
+  uint8_t* codes = nullptr;
+  uint8_t* scales = nullptr;
+};
+NormParams norm_params(const RmsNormArgs& args);
+struct WindowWriteParams {
+  const int32_t* position = nullptr;
+  const int32_t* sequence = nullptr;
+  int width = 0;
+  int pairs = 0;
+  const float* cos_sin = nullptr;
+  const uint16_t* kv = nullptr;
+  PagedCache cache = {};
+  uint8_t* records = nullptr;
+};
+WindowWriteParams window_params(const WindowWriteArgs& args);
+
+// The direct FP8 product of rows that are normalised and quantised, or only quantised, on the way.
+struct DirectRowsParams {
+  StreamGemmParams product;  // x: BF16 rows of stride x_stride; quantised_*: where the codes go for others
+  int product_blocks = 0;
+  // Of the norm; null: the rows are only quantised.
+  const uint16_t* norm_weight = nullptr;
+  float eps = 0;
+  // Rotation of the output in heads of `head_width` channels, the last 2 * pairs of them; pairs = 0: none.
+  const float* cos_sin = nullptr;
+  int head_width = 0;
+  int pairs = 0;
+  // One block per row more: the second norm, if it has a weight; then its rows' window records, if there is a
+  // step.
+  NormParams second = {};
+  WindowWriteParams window = {};
+};
+void launch_direct_rows_norm(const Launch& on, const DirectLaunch& plan, const DirectRowsParams& params);
+void launch_direct_rows_quantise(const Launch& on, const DirectLaunch& plan, const DirectRowsParams& params);
+
+// y[m][n] = sum_k x[m][(n / rows_per_group) * cols + k] * weight[n][k], for FP32, plain BF16 and FP8
+// weights.
 struct PlainProduct {
   int64_t out = 0;
   int64_t cols = 0;
@@ -254,7 +299,8 @@ struct ExpertWorkspace {
   uint32_t* arrivals = nullptr;  // [hidden / kDownChannels]: zero between launches
 };
 
-// Quantised rows for the streaming kernel: 128 codes, then their four scales as FP32; zero beyond the width.
+// Quantised rows for the streaming kernel: 128 codes, then their four scales as FP32; zero beyond the
+// width.
 constexpr int kRowBlockBytes = 144;
 constexpr int kDownChannels = 32;  // output channels of a unit of work of the down projection
 
@@ -303,8 +349,12 @@ int mhc_mix_chunks(int64_t columns);
 void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixArgs& args, const float* fn,
                     float* workspace);  // workspace: [rows][kMixOutputs][chunks]
 void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args);
+// Whether expand and collapse fit in one launch.
+bool expands_and_collapses(int hidden);
 // Expand, then collapse of the new streams, in one launch.
-void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args);
+// `early`: the streams are complete when this launch starts, so that they are read before the wait for y.
+void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args,
+                                bool early);
 void launch_mhc_expand(const Launch& on, const MhcExpandArgs& args);
 void launch_stream_mean(const Launch& on, const StreamMeanArgs& args);
 void launch_engram_dequantise(const Launch& on, const EngramDequantiseArgs& args);
@@ -319,7 +369,15 @@ void launch_window_write(const Launch& on, const WindowWriteArgs& args);
 void launch_rope_and_window_write(const Launch& on, const RopeArgs& rope, const WindowWriteArgs& args);
 void launch_pool_pairs(const Launch& pool, const Launch& store, const PoolPairsArgs& args);
 void launch_entry_write(const Launch& on, const EntryWriteArgs& args);
-void launch_sparse_attention(const Launch& on, const SparseAttentionArgs& args);
+// What is known to be complete when the kernel starts and may be read before it waits: rows and block
+// tables always are (only transfers write them).
+struct EarlyRecords {
+  bool window = false;      // records of positions before the sequence's first row of this step
+  bool all_window = false;  // all window records
+  bool selected = false;    // the selection and the records that it names
+};
+// Lets its successors go after its own wait: what came before its predecessor is complete when they start.
+void launch_sparse_attention(const Launch& on, const SparseAttentionArgs& args, const EarlyRecords& early);
 
 // ---- indexer
 // --------------------------------------------------------------------------------------------------------
@@ -361,7 +419,8 @@ void launch_select(const Launch& on, const SelectArgs& args, const SelectWorkspa
 // Rows: args.blocks * (2 * args.max_drafts + 1), targets first.
 void launch_verify(const Launch& on, const VerifyArgs& args, const SelectWorkspace& work);
 
-// best[m] = index of the largest logit of a row, the lowest on ties; a NaN never wins. workspace: [rows][64].
+// best[m] = index of the largest logit of a row, the lowest on ties; a NaN never wins. workspace:
+// [rows][64].
 void launch_argmax(const Launch& on, const float* logits, int rows, int64_t vocabulary, int64_t stride,
                    int32_t* best, uint64_t* workspace);
 

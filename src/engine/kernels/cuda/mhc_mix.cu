@@ -10,13 +10,17 @@ namespace {
 
 constexpr int kColumns = 160;
 constexpr int kPerLane = kColumns / 32;
+constexpr int kBlockRows = 16;
 constexpr int kWarps = 8;
 constexpr int kOutputs = 24;
 constexpr int kPerWarp = kOutputs / kWarps;
 
-__global__ void __launch_bounds__(kWarps * 32)
+// Few registers: it runs beside the products of the main chain.
+__global__ void __launch_bounds__(kWarps * 32, 8)
     mix_partial_kernel(const uint16_t* h, const float* fn, int outputs, int rows, int columns, int chunks,
                        float* partial) {
+  __shared__ uint4 words[kBlockRows][kColumns / 8];
+  const auto staged = reinterpret_cast<uint16_t(*)[kColumns]>(&words[0][0]);
   launch_dependents();
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x / 32);
@@ -33,13 +37,30 @@ __global__ void __launch_bounds__(kWarps * 32)
     }
   }
   wait_for_inputs();
-  for (int m = static_cast<int>(blockIdx.y); m < rows; m += static_cast<int>(gridDim.y)) {
+  // The block's columns of all its rows at once: row after row they would cost a read of L2 each.
+  const int blocks = static_cast<int>(gridDim.y);
+  const int own = (rows - static_cast<int>(blockIdx.y) + blocks - 1) / blocks;
+  for (int i = static_cast<int>(threadIdx.x); i < own * (kColumns / 8); i += kWarps * 32) {
+    const int m = static_cast<int>(blockIdx.y) + i / (kColumns / 8) * blocks;
+    const int at = i % (kColumns / 8) * 8;
+    const uint16_t* from = h + static_cast<int64_t>(m) * columns + first + at;
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (columns % 8 == 0) {
+      if (first + at < columns) v = *reinterpret_cast<const uint4*>(from);
+      words[i / (kColumns / 8)][at / 8] = v;
+    } else {
+      for (int c = 0; c < 8; ++c)
+        staged[i / (kColumns / 8)][at + c] = first + at + c < columns ? from[c] : uint16_t{0};
+    }
+  }
+  __syncthreads();
+  for (int r = 0; r < own; ++r) {
+    const int m = static_cast<int>(blockIdx.y) + r * blocks;
     float sum[kPerWarp] = {};
     float squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
-      const int column = first + i * 32 + lane;
-      const float x = column < columns ? bf16_to_float(h[static_cast<int64_t>(m) * columns + column]) : 0.0f;
+      const float x = bf16_to_float(staged[r][i * 32 + lane]);
 #pragma unroll
       for (int o = 0; o < kPerWarp; ++o) sum[o] = fmaf(x, w[o][i], sum[o]);
       squares = fmaf(x, x, squares);
@@ -124,7 +145,7 @@ void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixAr
   const int columns = args.streams * args.hidden;
   const int chunks = mhc_mix_chunks(columns);
   // Rows beyond 16 are spread over blocks of their own: the weight stays in L2.
-  const unsigned row_blocks = static_cast<unsigned>(ceil_div(args.rows, 16));
+  const unsigned row_blocks = static_cast<unsigned>(ceil_div(args.rows, kBlockRows));
   const int outputs = 2 * args.streams + args.streams * args.streams;
   launch_kernel(partials, mix_partial_kernel, dim3(static_cast<unsigned>(chunks), row_blocks), kWarps * 32, 0,
                 1, args.h, fn, outputs, args.rows, columns, chunks, workspace);

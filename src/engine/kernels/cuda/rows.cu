@@ -1,6 +1,7 @@
 // Row-wise kernels: quantising cast, RMS norm, mHC collapse and expand, means, embedding, Engram.
 #include "engine/kernels/cuda/device.cuh"
 #include "engine/kernels/cuda/launch.h"
+#include "engine/kernels/cuda/norm.cuh"
 #include "engine/kernels/cuda/table.cuh"
 
 namespace spark::engine::cuda {
@@ -18,64 +19,6 @@ __global__ void quantise_kernel(const uint16_t* x, int64_t total, uint8_t* codes
   if ((i & 31) == 0) scales[i / 32] = q.scale;
 }
 
-constexpr int kMaxPieces = 2;  // eight-channel pieces of a thread: rows of up to 16384 channels
-
-// Norm of a row held as pieces of eight BF16-rounded channels, then output and its quantised form.
-__device__ __forceinline__ void normalise_row(Eight (&piece)[kMaxPieces], int pieces, int cols, float eps,
-                                              const uint4 (&weight)[kMaxPieces], uint16_t* y, uint8_t* codes,
-                                              uint8_t* scales, float* scratch) {
-  const int threads = static_cast<int>(blockDim.x);
-  float squares = 0.0f;
-#pragma unroll
-  for (int j = 0; j < kMaxPieces; ++j) {
-    if (j * threads + static_cast<int>(threadIdx.x) >= pieces) continue;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) squares = fmaf(piece[j].v[i], piece[j].v[i], squares);
-  }
-  const float mean = block_sum(squares, scratch) / static_cast<float>(cols);
-  const float rs = __frsqrt_rn(mean + eps);
-#pragma unroll
-  for (int j = 0; j < kMaxPieces; ++j) {
-    const int index = j * threads + static_cast<int>(threadIdx.x);
-    // All lanes of a warp take part in the quantiser's shuffles.
-    if (j * threads + static_cast<int>(threadIdx.x & ~31u) >= pieces) continue;
-    const bool valid = index < pieces;
-    Eight out = {};
-    if (valid) {
-      const Eight w = unpack_eight(weight[j]);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) out.v[i] = round_to_bf16(w.v[i] * (piece[j].v[i] * rs));
-      if (y != nullptr) store_eight(y + index * 8, out);
-    }
-    if (codes != nullptr) {
-      const EightCodes q = quantise_eight(out);
-      if (valid) *reinterpret_cast<uint2*>(codes + index * 8) = q.codes;
-      if (valid && (index & 3) == 0) scales[index / 4] = q.scale;
-    }
-  }
-}
-
-// The norm's weight, which may be read before the inputs exist.
-__device__ __forceinline__ void load_norm_weight(const uint16_t* weight, int pieces,
-                                                 uint4 (&to)[kMaxPieces]) {
-#pragma unroll
-  for (int j = 0; j < kMaxPieces; ++j) {
-    const int index = j * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
-    to[j] = index < pieces ? __ldg(reinterpret_cast<const uint4*>(weight) + index) : make_uint4(0, 0, 0, 0);
-  }
-}
-
-struct NormParams {
-  const uint16_t* x;
-  int64_t x_stride;
-  int cols;
-  float eps;
-  const uint16_t* weight;
-  uint16_t* y;
-  uint8_t* codes;
-  uint8_t* scales;
-};
-
 // One block per row and norm.
 __global__ void __launch_bounds__(1024)
     rms_norm_kernel(const __grid_constant__ NormParams first, const __grid_constant__ NormParams second) {
@@ -87,15 +30,7 @@ __global__ void __launch_bounds__(1024)
   uint4 weight[kMaxPieces];
   load_norm_weight(p.weight, pieces, weight);
   wait_for_inputs();
-  Eight piece[kMaxPieces] = {};
-#pragma unroll
-  for (int j = 0; j < kMaxPieces; ++j) {
-    const int index = j * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
-    if (index < pieces) piece[j] = load_eight(p.x + row * p.x_stride + index * 8);
-  }
-  normalise_row(piece, pieces, p.cols, p.eps, weight, p.y == nullptr ? nullptr : p.y + row * p.cols,
-                p.codes == nullptr ? nullptr : p.codes + row * p.cols,
-                p.codes == nullptr ? nullptr : p.scales + row * (p.cols / 32), scratch);
+  norm_row(p, row, weight, scratch);
 }
 
 struct CollapseParams {
@@ -113,54 +48,106 @@ struct CollapseParams {
   const float* post;
   const float* comb;
   uint16_t* expanded;  // h
+  bool early;
 };
 
-// The new streams of eight channels: h[j] = round(post[j] * y + sum_i comb[i][j] * h[i]).
+// What the new streams take of the old ones, in their place: sum_i comb[i][j] * h[i].
 template <int kStreams>
-__device__ __forceinline__ void expand_eight(const Eight& y, const float* post, const float* comb,
-                                             Eight (&stream)[kStreams]) {
-  Eight out[kStreams];
+__device__ __forceinline__ void mix_eight(Eight (&stream)[kStreams],
+                                          const float (&comb)[kStreams * kStreams]) {
 #pragma unroll
-  for (int j = 0; j < kStreams; ++j) {
-    float c[kStreams];
+  for (int i = 0; i < 8; ++i) {
+    float old[kStreams];
 #pragma unroll
-    for (int k = 0; k < kStreams; ++k) c[k] = comb[k * kStreams + j];
-    const float p = post[j];
+    for (int k = 0; k < kStreams; ++k) old[k] = stream[k].v[i];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      float mixed = c[0] * stream[0].v[i];
+    for (int j = 0; j < kStreams; ++j) {
+      float sum = comb[j] * old[0];
 #pragma unroll
-      for (int k = 1; k < kStreams; ++k) mixed = fmaf(c[k], stream[k].v[i], mixed);
-      out[j].v[i] = round_to_bf16(p * y.v[i] + mixed);
+      for (int k = 1; k < kStreams; ++k) sum = fmaf(comb[k * kStreams + j], old[k], sum);
+      stream[j].v[i] = sum;
     }
   }
-#pragma unroll
-  for (int j = 0; j < kStreams; ++j) stream[j] = out[j];
 }
 
-// One block per row.
-template <bool kExpand>
-__global__ void __launch_bounds__(1024) collapse_kernel(const __grid_constant__ CollapseParams p) {
+// The new streams in place of that: h[j] = round(post[j] * y + mixed[j]).
+template <int kStreams>
+__device__ __forceinline__ void expand_eight(const Eight& y, const float (&post)[kStreams],
+                                             Eight (&mixed)[kStreams]) {
+#pragma unroll
+  for (int j = 0; j < kStreams; ++j) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) mixed[j].v[i] = round_to_bf16(post[j] * y.v[i] + mixed[j].v[i]);
+  }
+}
+
+template <int kCount>
+__device__ __forceinline__ void load_floats(const float* from, float (&to)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) to[i] = __ldcg(from + i);
+}
+
+constexpr int kOnePieceThreads = 640;  // 5120 channels
+
+// One block per row, kPieces pieces of eight channels a thread. With `early` the old streams are read
+// before the wait (with one piece: that takes registers).
+template <bool kExpand, int kPieces>
+__global__ void __launch_bounds__(kPieces == 1 ? kOnePieceThreads : 1024)
+    collapse_kernel(const __grid_constant__ CollapseParams p) {
   __shared__ float scratch[32];
   launch_dependents();
   const int64_t row = blockIdx.x;
   const int pieces = p.hidden / 8;
-  uint4 weight[kMaxPieces];
+  const auto index_of = [](int j) {
+    return j * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+  };
+  uint4 weight[kPieces];
   load_norm_weight(p.weight, pieces, weight);
-  wait_for_inputs();
-  const float4 mix = *reinterpret_cast<const float4*>(p.pre + row * 4);
-  const float m[4] = {mix.x, mix.y, mix.z, mix.w};
-  Eight piece[kMaxPieces] = {};
-#pragma unroll
-  for (int j = 0; j < kMaxPieces; ++j) {
-    const int index = j * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
-    if (index >= pieces) continue;
-    Eight stream[4];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) stream[k] = load_eight(p.h + (row * 4 + k) * p.hidden + index * 8);
+  const bool early = kPieces == 1 && p.early;
+  float m[4], post[4], comb[16];
+  const auto load_coefficients = [&] {
+    load_floats(p.pre + row * 4, m);
     if constexpr (kExpand) {
-      const Eight y = load_eight(p.y + row * p.hidden + index * 8);
-      expand_eight<4>(y, p.post + row * 4, p.comb + row * 16, stream);
+      load_floats(p.post + row * 4, post);
+      load_floats(p.comb + row * 16, comb);
+    }
+  };
+  const auto load_streams = [&](int index, uint4(&raw)[4]) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      raw[k] = __ldcg(reinterpret_cast<const uint4*>(p.h + (row * 4 + k) * p.hidden) + index);
+    }
+  };
+  const auto old_streams = [&](const uint4(&raw)[4], Eight(&stream)[4]) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) stream[k] = unpack_eight(raw[k]);
+    if constexpr (kExpand) mix_eight<4>(stream, comb);
+  };
+  uint4 raw[4] = {};
+  Eight stream[4];
+  if (early && index_of(0) < pieces) load_streams(index_of(0), raw);
+  wait_for_inputs();
+  uint4 y_first = {};
+  if constexpr (kExpand) {
+    if (index_of(0) < pieces) {
+      y_first = __ldcg(reinterpret_cast<const uint4*>(p.y + row * p.hidden) + index_of(0));
+    }
+  }
+  load_coefficients();
+  if (!early && kPieces == 1 && index_of(0) < pieces) load_streams(index_of(0), raw);
+  if (kPieces == 1) old_streams(raw, stream);
+  Eight piece[kPieces] = {};
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    const int index = index_of(j);
+    if (index >= pieces) continue;
+    if constexpr (kPieces > 1) {
+      load_streams(index, raw);
+      old_streams(raw, stream);
+    }
+    if constexpr (kExpand) {
+      static_assert(kPieces == 1);
+      expand_eight<4>(unpack_eight(y_first), post, stream);
 #pragma unroll
       for (int k = 0; k < 4; ++k) store_eight(p.expanded + (row * 4 + k) * p.hidden + index * 8, stream[k]);
     }
@@ -190,7 +177,11 @@ __global__ void expand_kernel(const uint16_t* y, const float* post, const float*
   Eight stream[kStreams];
 #pragma unroll
   for (int k = 0; k < kStreams; ++k) stream[k] = load_eight(h + (row * kStreams + k) * hidden + index);
-  expand_eight<kStreams>(out, post + row * kStreams, comb + row * kStreams * kStreams, stream);
+  float factors[kStreams], shares[kStreams * kStreams];
+  load_floats(post + row * kStreams, factors);
+  load_floats(comb + row * kStreams * kStreams, shares);
+  mix_eight<kStreams>(stream, shares);
+  expand_eight<kStreams>(out, factors, stream);
 #pragma unroll
   for (int k = 0; k < kStreams; ++k) store_eight(h + (row * kStreams + k) * hidden + index, stream[k]);
 }
@@ -338,8 +329,6 @@ void launch_quantise(const Launch& on, const QuantiseArgs& args) {
                 1, args.x, total, args.out.codes, args.out.scales);
 }
 
-namespace {
-
 NormParams norm_params(const RmsNormArgs& args) {
   require_width(args.cols, "an RMS norm");
   return {.x = args.x,
@@ -351,6 +340,8 @@ NormParams norm_params(const RmsNormArgs& args) {
           .codes = args.y_q.codes,
           .scales = args.y_q.scales};
 }
+
+namespace {
 
 CollapseParams collapse_params(const MhcCollapseArgs& args) {
   require_width(args.hidden, "an mHC collapse");
@@ -366,7 +357,8 @@ CollapseParams collapse_params(const MhcCollapseArgs& args) {
           .y = nullptr,
           .post = nullptr,
           .comb = nullptr,
-          .expanded = nullptr};
+          .expanded = nullptr,
+          .early = false};
 }
 
 }  // namespace
@@ -384,19 +376,26 @@ void launch_rms_norms(const Launch& on, const RmsNormArgs& first, const RmsNormA
 }
 
 void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args) {
-  const CollapseParams p = collapse_params(args);
-  launch_kernel(on, collapse_kernel<false>, dim3(static_cast<unsigned>(args.rows)), row_threads(args.hidden),
-                0, 1, p);
+  const int threads = row_threads(args.hidden);
+  launch_kernel(on,
+                threads <= kOnePieceThreads ? collapse_kernel<false, 1> : collapse_kernel<false, kMaxPieces>,
+                dim3(static_cast<unsigned>(args.rows)), threads, 0, 1, collapse_params(args));
 }
 
-void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args) {
+bool expands_and_collapses(int hidden) {
+  return hidden / 8 <= kOnePieceThreads;
+}
+
+void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args,
+                                bool early) {
   CollapseParams p = collapse_params(args);
   p.y = expand.y;
   p.post = expand.post;
   p.comb = expand.comb;
   p.expanded = expand.h;
-  launch_kernel(on, collapse_kernel<true>, dim3(static_cast<unsigned>(args.rows)), row_threads(args.hidden),
-                0, 1, p);
+  p.early = early;
+  launch_kernel(on, collapse_kernel<true, 1>, dim3(static_cast<unsigned>(args.rows)),
+                row_threads(args.hidden), 0, 1, p);
 }
 
 void launch_mhc_expand(const Launch& on, const MhcExpandArgs& args) {

@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
   constexpr int kWarps = kLinearThreads / 32;
   SPARK_DYNAMIC_SHARED(uint8_t, shared);
 
-  launch_dependents();
+  if (!p.settles) launch_dependents();
   const uint8_t* const weight_tiles = blockIdx.y == 0 ? p.tiles : p.second_tiles;
   const uint8_t* const weight_scales = blockIdx.y == 0 ? p.scales : p.second_scales;
   uint16_t* const y = blockIdx.y == 0 ? p.y : p.second_y;
@@ -220,6 +220,7 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
   if constexpr (Format::kWeightScale) scale_lane = scale_of(first_group, block0);
 
   wait_for_inputs();
+  if (p.settles) launch_dependents();
 
   // Activations of this block's shards, in the order in which the lanes read them.
   const int first_block = min(rank * p.shard_warps * p.shard_blocks, p.blocks);

@@ -161,4 +161,17 @@ std::optional<DirectLaunch> plan_direct(const LinearShape& shape, const LinearSp
   return l;
 }
 
+std::optional<DirectLaunch> plan_direct_rows(const LinearShape& shape, const LinearSplit& split, int rows,
+                                             const DeviceLimits& device) {
+  std::optional<DirectLaunch> l = plan_direct(shape, split, device);
+  if (!l || shape.rowwise || shape.activation_bytes != 1 || shape.cols % kTileCols != 0) return std::nullopt;
+  // Units of 256 channels: eight a row at most, so many a warp.
+  const int64_t units = ceil_div(shape.cols, 256);
+  if (rows > kDirectRows || units > 8 || rows * units > kDirectWarps * kDirectUnits) return std::nullopt;
+  l->shared_bytes +=
+      direct_rows_weights_at(l->warp_shards, split.blocks) - direct_weights_at(l->warp_shards, l->chunk);
+  if (l->shared_bytes + kReserved > device.shared_bytes / 2) return std::nullopt;
+  return l;
+}
+
 }  // namespace spark::engine::cuda

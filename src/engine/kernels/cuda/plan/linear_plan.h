@@ -76,6 +76,15 @@ SPARK_HOST_DEVICE constexpr size_t direct_weights_at(int warp_shards, int chunk)
   return static_cast<size_t>(kDirectWarps) * static_cast<size_t>(warp_shards * 512 + chunk * 32);
 }
 
+// The same of a product that makes the codes of its rows itself (direct_rows_gemm.cuh): its rows' operands,
+// their scales and sums of squares stand where the scales were.
+SPARK_HOST_DEVICE constexpr size_t direct_rows_weights_at(int warp_shards, int blocks) {
+  return static_cast<size_t>(kDirectWarps) * static_cast<size_t>(warp_shards * 512) +
+         static_cast<size_t>(blocks) * (512 + 32) + 256;
+}
+// What a warp takes of the rows: at most so many pieces of 256 channels.
+constexpr int kDirectUnits = 4;
+
 LinearSplit split_linear(const LinearShape& shape);
 LinearLaunch plan_linear(const LinearShape& shape, const LinearSplit& split, int rows,
                          const DeviceLimits& device);
@@ -83,6 +92,11 @@ LinearLaunch plan_linear(const LinearShape& shape, const LinearSplit& split, int
 // nullopt where the product is too large for that, or too narrow to be read by enough blocks.
 std::optional<DirectLaunch> plan_direct(const LinearShape& shape, const LinearSplit& split,
                                         const DeviceLimits& device);
+
+// The same launch for rows that are quantised, or normalised and quantised, on the way; nullopt where the
+// rows are too wide for that.
+std::optional<DirectLaunch> plan_direct_rows(const LinearShape& shape, const LinearSplit& split, int rows,
+                                             const DeviceLimits& device);
 
 // Shared memory of the activations of one 32-block for `n_tiles` tiles of 8 rows.
 constexpr size_t activation_block_bytes(int n_tiles, int activation_bytes) {

@@ -1,0 +1,10 @@
+// FP8 weight, at most eight BF16 rows that are quantised on the way.
+#include "engine/kernels/cuda/direct_rows_gemm.cuh"
+
+namespace spark::engine::cuda {
+
+void launch_direct_rows_quantise(const Launch& on, const DirectLaunch& plan, const DirectRowsParams& params) {
+  launch_direct_rows_gemm<false>(on, plan, params);
+}
+
+}  // namespace spark::engine::cuda

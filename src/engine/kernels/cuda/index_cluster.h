@@ -1,0 +1,15 @@
+// Scores and selection of the indexer in one launch, for few rows.
+#pragma once
+
+#include "engine/kernels/cuda/launch.h"
+
+namespace spark::engine::cuda {
+
+// Throws Error for heads that the indexer's kernels do not take.
+void require_index_shape(const IndexSelectArgs& args);
+
+// Whether a row's list fits in the shared memory of a cluster's blocks, and nobody asks for the scores.
+bool index_cluster_fits(const DeviceLimits& device, const IndexSelectArgs& args);
+void launch_index_cluster(const Launch& on, const IndexSelectArgs& args);
+
+}  // namespace spark::engine::cuda
