@@ -65,8 +65,8 @@ engine::GenerationConfig generation_config(const EngineFlags& flags) {
 std::optional<text::ChatTemplateParts> tool_text(const std::string& folder) {
   auto parts = text::load_tool_text(folder);
   if (parts && !text::is_published_tool_text(*parts))
-    log_info("the tool text of " + folder + "/" + text::kToolTextPath +
-             " is not the one known for this model");
+    log_debug("the tool text of " + folder + "/" + text::kToolTextPath +
+              " is not the one known for this model");
   return parts;
 }
 

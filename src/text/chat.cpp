@@ -53,7 +53,7 @@ class ChatChecker {
     }
     if (uses_tools(options) && !options.template_parts) {
       add("tools", "cannot be used: this checkpoint has no tool text",
-          "convert the checkpoint again together with its encoding/encoding.py");
+          "put the model's own encoding/encoding.py into the checkpoint's folder");
     }
     throw_if_any(faults_, "conversation");
   }

@@ -10,11 +10,7 @@
 namespace spark::text {
 namespace {
 
-bool is_name_byte(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
-
-int digit_of(char c) {
+int python_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
   if (c >= 'A' && c <= 'F') return c - 'A' + 10;
@@ -43,7 +39,7 @@ class PythonReader {
 
   std::string_view take_name() {
     const size_t begin = at_;
-    while (!ended() && is_name_byte(now())) ++at_;
+    while (!ended() && is_python_name_byte(now())) ++at_;
     return module_.substr(begin, at_ - begin);
   }
 
@@ -142,8 +138,9 @@ class PythonReader {
   void append_number(size_t& i, size_t from, size_t to, int base, size_t least, std::string& out) const {
     uint32_t code_point = 0;
     size_t at = from;
-    for (; at < to && digit_of(module_[at]) < base; ++at) {
-      code_point = code_point * static_cast<uint32_t>(base) + static_cast<uint32_t>(digit_of(module_[at]));
+    for (; at < to && python_digit(module_[at]) < base; ++at) {
+      code_point =
+          code_point * static_cast<uint32_t>(base) + static_cast<uint32_t>(python_digit(module_[at]));
     }
     const bool is_scalar = code_point < 0xD800 || (code_point > 0xDFFF && code_point <= 0x10FFFF);
     if (at - from < least || !is_scalar) fail(i, "an escape names no character");
@@ -164,6 +161,10 @@ class PythonReader {
 };
 
 }  // namespace
+
+bool is_python_name_byte(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
 
 std::map<std::string, std::string> python_strings(std::string_view module, const std::string& source) {
   return PythonReader(module, source).read();

@@ -16,6 +16,9 @@
 
 namespace spark::text {
 
+// A character of a name; beyond ASCII none counts.
+bool is_python_name_byte(char c);
+
 std::map<std::string, std::string> python_strings(std::string_view module, const std::string& source);
 
 }  // namespace spark::text

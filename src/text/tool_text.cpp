@@ -13,22 +13,18 @@
 namespace spark::text {
 namespace {
 
-constexpr size_t kMaxBytes = 1 << 20;
-constexpr std::string_view kTemplate = "TOOLS_TEMPLATE";
-constexpr std::string_view kSchemas = "tool_schemas";
-constexpr const char* kHint = "use the encoding/encoding.py that was published with the model";
-
-bool is_name_byte(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
+constexpr size_t kMaxModuleBytes = 1 << 20;
+constexpr std::string_view kToolsTemplate = "TOOLS_TEMPLATE";
+constexpr std::string_view kSchemasField = "tool_schemas";
+constexpr const char* kModuleHint = "use the encoding/encoding.py that was published with the model";
 
 std::string_view name_at(std::string_view text, size_t at) {
   size_t end = at;
-  while (end < text.size() && is_name_byte(text[end])) ++end;
+  while (end < text.size() && is_python_name_byte(text[end])) ++end;
   return text.substr(at, end - at);
 }
 
-size_t skip_blanks(std::string_view text, size_t at) {
+size_t past_blanks(std::string_view text, size_t at) {
   while (at < text.size() && (text[at] == ' ' || text[at] == '\t' || text[at] == '\r' || text[at] == '\n'))
     ++at;
   return at;
@@ -39,7 +35,7 @@ size_t skip_blanks(std::string_view text, size_t at) {
 // left out.
 std::map<std::string, std::string> format_arguments(std::string_view module) {
   std::map<std::string, std::string> arguments;
-  const std::string call = std::string(kTemplate) + ".format(";
+  const std::string call = std::string(kToolsTemplate) + ".format(";
   size_t at = module.find(call);
   if (at == std::string_view::npos) return arguments;
   int depth = 1;
@@ -50,11 +46,11 @@ std::map<std::string, std::string> format_arguments(std::string_view module) {
       ++at;
       continue;
     }
-    at = skip_blanks(module, at + field.size());
+    at = past_blanks(module, at + field.size());
     if (depth != 1 || at >= module.size() || module[at] != '=') continue;
-    at = skip_blanks(module, at + 1);
+    at = past_blanks(module, at + 1);
     const std::string_view name = name_at(module, at);
-    at = skip_blanks(module, at + name.size());
+    at = past_blanks(module, at + name.size());
     if (!name.empty() && at < module.size() && (module[at] == ',' || module[at] == ')'))
       arguments[std::string(field)] = name;
   }
@@ -68,7 +64,7 @@ class ToolTextReader {
       : source_(source), constants_(python_strings(module, source)), arguments_(format_arguments(module)) {}
 
   ChatTemplateParts read() {
-    const auto found = constants_.find(std::string(kTemplate));
+    const auto found = constants_.find(std::string(kToolsTemplate));
     if (found == constants_.end()) fail("has no string constant TOOLS_TEMPLATE");
     std::vector<std::string> parts(1);
     const std::string_view text = found->second;
@@ -83,7 +79,7 @@ class ToolTextReader {
       } else {
         const std::string_view field = field_at(text, at);
         at += field.size() + 2;
-        if (field == kSchemas) {
+        if (field == kSchemasField) {
           parts.emplace_back();
         } else {
           parts.back() += value_of(std::string(field));
@@ -113,7 +109,7 @@ class ToolTextReader {
     return found->second;
   }
 
-  [[noreturn]] void fail(const std::string& what) const { throw Error(what, source_, kHint); }
+  [[noreturn]] void fail(const std::string& what) const { throw Error(what, source_, kModuleHint); }
 
   const std::string& source_;
   std::map<std::string, std::string> constants_;
@@ -123,7 +119,7 @@ class ToolTextReader {
 }  // namespace
 
 ChatTemplateParts read_tool_text(std::string_view module, const std::string& source) {
-  if (module.size() > kMaxBytes) throw Error("is larger than 1 MiB", source, kHint);
+  if (module.size() > kMaxModuleBytes) throw Error("is larger than 1 MiB", source, kModuleHint);
   return ToolTextReader(module, source).read();
 }
 
@@ -131,7 +127,7 @@ std::optional<ChatTemplateParts> load_tool_text(const std::string& checkpoint) {
   const std::string path = checkpoint + "/" + kToolTextPath;
   std::error_code error;
   if (!std::filesystem::exists(path, error) && !error) return std::nullopt;
-  return read_tool_text(read_file(path, kMaxBytes), path);
+  return read_tool_text(read_file(path, kMaxModuleBytes), path);
 }
 
 bool is_published_tool_text(const ChatTemplateParts& parts) {

@@ -136,6 +136,22 @@ class Checks:
         else:
             raise AssertionError("an unknown model was not refused")
 
+    def check_tools(self):
+        tool = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+        must = {"tools": [tool], "tool_choice": {"type": "function", "function": {"name": "look_up"}}}
+        whole = self.chat(**must).choices[0].message
+        assert [call.function.name for call in whole.tool_calls] == ["look_up"], whole
+        events = [event for event in self.chat(**must, stream=True) if event.choices]
+        calls = [call for event in events for call in event.choices[0].delta.tool_calls or []]
+        assert calls[0].function.name == "look_up" and calls[0].id, calls
+        assert "".join(c.function.arguments for c in calls) == whole.tool_calls[0].function.arguments
+        answered = MESSAGES + [
+            {"role": "assistant", "content": None, "tool_calls": [
+                {"id": "a", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "a", "content": "nothing"},
+        ]
+        assert self.chat(messages=answered, tools=[tool]).choices[0].message.role == "assistant"
+
     def check_leaving_early(self):
         stream = self.chat(stream=True, max_tokens=200, extra_body={**NO_THINKING, "ignore_eos": True})
         for _, _event in zip(range(3), stream):

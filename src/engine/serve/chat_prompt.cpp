@@ -65,6 +65,11 @@ bool offers_tools(const api::ChatRequest& request) {
 
 ChatPrompt encode_chat_request(const api::ChatRequest& request, const text::Tokenizer& tokenizer,
                                const std::optional<text::ChatTemplateParts>& tool_text) {
+  if (offers_tools(request) && !tool_text) {
+    throw api::RequestError(api::bad_request(
+        "this checkpoint has no tool text: put the model's own encoding/encoding.py into its folder",
+        "tools"));
+  }
   try {
     const auto messages = messages_of(request);
     const auto options = options_of(request, tool_text);

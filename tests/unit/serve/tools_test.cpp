@@ -69,7 +69,7 @@ class ToolServer {
                  {"temperature", 0},
                  {"chat_template_kwargs", {{"thinking", false}}},
                  {"tools", Json::array({tool("f"), tool("g")})}};
-    body.update(more);
+    if (more.is_object()) body.update(more);
     return body;
   }
 
