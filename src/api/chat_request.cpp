@@ -22,7 +22,10 @@ void read_content(const JsonReader& content, ChatMessage& message) {
   } else if (content.json()->is_string()) {
     message.content.push_back(content.string());
   } else if (content.json()->is_array()) {
-    for (const JsonReader& part : content.items()) read_part(part, message);
+    for (const JsonReader& part : content.items()) {
+      if (content.faults().size() > kMaxFaultsSought) break;
+      read_part(part, message);
+    }
   } else {
     content.fault("must be a string or a list of parts");
   }
@@ -115,7 +118,7 @@ ChatRequest read_chat(const JsonReader& root) {
   const JsonReader messages = root.field("messages");
   for (const JsonReader& message : messages.items()) {
     request.messages.push_back(read_message(message));
-    if (root.faults().size() > 8) return request;
+    if (root.faults().size() > kMaxFaultsSought) return request;
   }
   if (messages.present() && messages.json()->is_array() && request.messages.empty()) {
     messages.fault("is empty", "send at least one message");

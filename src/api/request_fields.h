@@ -9,6 +9,9 @@
 
 namespace spark::api {
 
+// Readers of long lists stop behind so many faults: nobody reads more, and an answer should not be megabytes.
+inline constexpr size_t kMaxFaultsSought = 8;
+
 // Parses a body into an object without null members; throws RequestError.
 Json parse_body(std::string_view body);
 void drop_nulls(Json& object);

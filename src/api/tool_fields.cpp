@@ -98,7 +98,7 @@ void read_tools(const JsonReader& root, ChatRequest& request) {
   } else if (tools.present()) {
     for (const JsonReader& tool : tools.items()) {
       read_tool(tool, names, request);
-      if (root.faults().size() > 8) return;
+      if (root.faults().size() > kMaxFaultsSought) return;
     }
   }
   read_tool_choice(root.field("tool_choice"), names, request);
@@ -113,6 +113,7 @@ std::vector<ToolCall> read_tool_calls(const JsonReader& calls) {
   std::vector<ToolCall> out;
   if (!calls.present()) return out;
   for (const JsonReader& call : calls.items()) {
+    if (calls.faults().size() > kMaxFaultsSought) break;
     if (!is_object(call)) continue;
     // "index" is what a client has left of the stream that it joined.
     refuse_unknown(call, {"id", "type", "function", "index"});

@@ -37,6 +37,7 @@ class OutputParser {
 
   bool in_reasoning() const { return reasoning_.in_reasoning(); }
   size_t tool_call_count() const { return tool_calls_.call_count(); }
+  bool tool_call_is_open() const { return tool_calls_.call_is_open(); }
 
  private:
   OutputDelta parsed(ReasoningParser::Piece piece);

@@ -43,7 +43,8 @@ class ToolCallParser {
   std::vector<ToolCallEvent> push(std::string_view text);
   std::vector<ToolCallEvent> flush(bool ended);
 
-  size_t call_count() const { return calls_; }  // calls whose name is known
+  size_t call_count() const { return calls_; }      // calls whose name is known
+  bool call_is_open() const { return call_open_; }  // after flush(false): the output was cut within a call
 
  private:
   enum class State : uint8_t {

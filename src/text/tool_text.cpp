@@ -126,7 +126,9 @@ ChatTemplateParts read_tool_text(std::string_view module, const std::string& sou
 std::optional<ChatTemplateParts> load_tool_text(const std::string& checkpoint) {
   const std::string path = checkpoint + "/" + kToolTextPath;
   std::error_code error;
-  if (!std::filesystem::exists(path, error) && !error) return std::nullopt;
+  // A link that leads nowhere is a fault of the download, not a checkpoint without the file.
+  const auto type = std::filesystem::symlink_status(path, error).type();
+  if (type == std::filesystem::file_type::not_found) return std::nullopt;
   return read_tool_text(read_file(path, kMaxModuleBytes), path);
 }
 

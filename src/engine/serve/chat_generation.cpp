@@ -106,9 +106,9 @@ class ChatGeneration : public Generation {
     text::OutputParser parser;
   };
 
-  // A stop string cuts a call as a limit does.
+  // A stop string or token of the request cuts a call as a limit does.
   static bool ended_by_model(const Finish& finish) {
-    return finish.reason == FinishReason::kStop && !std::holds_alternative<std::string>(finish.stop);
+    return finish.reason == FinishReason::kStop && std::holds_alternative<std::monostate>(finish.stop);
   }
 
   // Moves the output's text into the channels of `delta`.
@@ -144,7 +144,9 @@ class ChatGeneration : public Generation {
 
   std::optional<std::string> ending(size_t choice, const Output& output) const {
     auto reason = finish_reason_of(output);
-    const bool called = choices_[choice].parser.tool_call_count() > 0;
+    // Clients act on "tool_calls": not on a call that was cut.
+    const text::OutputParser& parser = choices_[choice].parser;
+    const bool called = parser.tool_call_count() > 0 && !parser.tool_call_is_open();
     return reason == api::kFinishStop && called ? api::kFinishToolCalls : reason;
   }
 

@@ -165,6 +165,7 @@ TEST(Tools, ACutCallStaysCut) {
   const Json answer = server.ask({{"stop", Json::array({"o \"P"})}});
   const Json& choice = answer["choices"][0];
   EXPECT_EQ(choice["stop_reason"], "o \"P");
+  EXPECT_EQ(choice["finish_reason"], "stop");
   ASSERT_EQ(choice["message"]["tool_calls"].size(), 1U);
   EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\": \"S\xC3\xA3");
 }
