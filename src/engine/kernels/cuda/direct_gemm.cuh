@@ -36,8 +36,16 @@ __device__ __forceinline__ float sum_of_experts(const RoutedSum& c, size_t row, 
   return total;
 }
 
+// Blocks of a multiprocessor. (GB10 has products of its own; there it is only compiled, and two would make it
+// spill.)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+constexpr int kDirectBlocks = 1;
+#else
+constexpr int kDirectBlocks = 2;
+#endif
+
 template <class Format, int kChunk, bool kCombine>
-__global__ void __launch_bounds__(kDirectThreads, 2)
+__global__ void __launch_bounds__(kDirectThreads, kDirectBlocks)
     direct_gemm_kernel(const __grid_constant__ StreamGemmParams p) {
   constexpr int kWarps = kDirectThreads / 32;
   constexpr int kPieces = Format::kBlockBytes / kTileBytes;
