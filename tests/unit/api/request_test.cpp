@@ -161,6 +161,15 @@ TEST(ChatRequest, ReadsToolsAndTheirUse) {
   EXPECT_EQ(again.tool_choice, request.tool_choice);
 }
 
+TEST(ChatRequest, ManyFaultsMakeNoLongAnswer) {
+  std::string empty = "{}";
+  for (int i = 0; i < 20000; ++i) empty += ",{}";
+  const std::string calls = R"({"messages":[{"role":"assistant","tool_calls":[)" + empty + "]}]}";
+  const std::string parts = R"({"messages":[{"role":"user","content":[)" + empty + "]}]}";
+  const std::string tools = R"({"messages":[{"role":"user","content":"x"}],"tools":[)" + empty + "]}";
+  for (const std::string& body : {calls, parts, tools}) EXPECT_LT(refused_chat(body).message.size(), 4096u);
+}
+
 TEST(ChatRequest, SuggestsTheNearestField) {
   EXPECT_NE(refused_chat(chat(R"("max_token":3)")).message.find("max_tokens"), std::string::npos);
   EXPECT_NE(refused_chat(chat(R"("tempreature":1)")).message.find("temperature"), std::string::npos);

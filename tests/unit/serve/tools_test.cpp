@@ -36,7 +36,7 @@ class ToolServer {
   Json ask(Json more, const std::string& question = "Rain?") {
     Json body = request(std::move(more), question);
     Json plain = body;
-    for (const char* key : {"temperature", "stream", "stop", "n"}) plain.erase(key);
+    for (const char* key : {"temperature", "stream", "stop", "stop_token_ids", "n"}) plain.erase(key);
     *prompt_ = server_.ask_json("/tokenize", plain)["count"].get<size_t>();
     if (!body.value("stream", false)) return server_.ask_json("/v1/chat/completions", body);
     return joined(server_.ask(post("/v1/chat/completions", body.dump())));
@@ -168,6 +168,17 @@ TEST(Tools, ACutCallStaysCut) {
   EXPECT_EQ(choice["finish_reason"], "stop");
   ASSERT_EQ(choice["message"]["tool_calls"].size(), 1U);
   EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\": \"S\xC3\xA3");
+}
+
+TEST(Tools, AStopTokenCutsACallToo) {
+  ToolServer server(kCalls);
+  const int32_t quote = test_tokenizer().encode("P", text::ControlTokens::kAsText).at(0);
+  const Json answer = server.ask({{"stop_token_ids", Json::array({quote})}});
+  const Json& choice = answer["choices"][0];
+  EXPECT_EQ(choice["stop_reason"], quote);
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_FALSE(
+      Json::accept(choice["message"]["tool_calls"].at(0)["function"]["arguments"].get<std::string>()));
 }
 
 TEST(Tools, ThePromptOpensARequiredCall) {

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "common/error.h"
 #include "text/python_strings.h"
+#include "unit/temporary_folder.h"
 
 namespace spark::text {
 namespace {
@@ -82,6 +85,14 @@ TEST(ToolText, SaysWhatIsWrong) {
   EXPECT_NE(refusal("TOOLS_TEMPLATE = '{tool_schemas!r}'").find("brace"), std::string::npos);
   EXPECT_NE(refusal("TOOLS_TEMPLATE = '{tool_schemas").find("encoding.py:1"), std::string::npos);
   EXPECT_NE(refusal(std::string((1 << 20) + 1, ' ')).find("1 MiB"), std::string::npos);
+}
+
+TEST(ToolText, ALinkToNowhereIsNoCheckpointWithoutTools) {
+  const test::TemporaryFolder folder;
+  EXPECT_FALSE(load_tool_text(folder.path()));
+  std::filesystem::create_directory(folder.path() + "/encoding");
+  std::filesystem::create_symlink("nowhere", folder.path() + "/encoding/encoding.py");
+  EXPECT_THROW(load_tool_text(folder.path()), Error);
 }
 
 }  // namespace
