@@ -24,7 +24,6 @@
 namespace spark {
 
 using Json = nlohmann::ordered_json;
-using Faults = std::vector<Fault>;
 
 struct JsonLimits {
   size_t max_depth = 64;
@@ -32,11 +31,26 @@ struct JsonLimits {
   // Of one object. Members keep their order and finding one looks at all of them, so whoever parses what
   // strangers send sets this.
   size_t max_members = std::numeric_limits<size_t>::max();
+  // Integers that 64 bits cannot hold keep their digits (see `is_huge_integer`); otherwise they become
+  // doubles, as most readers make them.
+  bool exact_integers = false;
 };
 
-// Strict RFC 8259: no comments, no duplicate keys, valid UTF-8, nothing after the value, bounded depth.
-// `source` names the text in errors (a file, "request body").
+// A number that JSON allows and nothing here can hold, such as 1e999.
+class JsonRangeError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Strict RFC 8259: no comments, no duplicate keys, valid UTF-8, nothing before and after the value (a byte
+// order mark neither), bounded depth. `source` names the text in errors (a file, "request body").
 Json parse_json(std::string_view text, const std::string& source, const JsonLimits& limits = {});
+
+// An integer of more than 64 bits out of `parse_json` with `exact_integers`. It is no number to Json, which
+// has none so large; dump() does not know it either.
+bool is_huge_integer(const Json& value);
+std::string huge_integer_digits(const Json& value);
+bool has_huge_integer(const Json& value);  // itself, or anywhere within
 
 // The candidate closest to `word` by edit distance, if any is close enough to be a likely typing error.
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates);

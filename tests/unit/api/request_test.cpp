@@ -167,7 +167,13 @@ TEST(ChatRequest, ManyFaultsMakeNoLongAnswer) {
   const std::string calls = R"({"messages":[{"role":"assistant","tool_calls":[)" + empty + "]}]}";
   const std::string parts = R"({"messages":[{"role":"user","content":[)" + empty + "]}]}";
   const std::string tools = R"({"messages":[{"role":"user","content":"x"}],"tools":[)" + empty + "]}";
-  for (const std::string& body : {calls, parts, tools}) EXPECT_LT(refused_chat(body).message.size(), 4096u);
+  const std::string messages = R"({"messages":[)" + empty + "]}";
+  for (const std::string& body : {calls, parts, tools, messages}) {
+    const std::string message = refused_chat(body).message;
+    EXPECT_LT(message.size(), 4096u);
+    EXPECT_NE(message.find("; ... and "), std::string::npos) << message;
+    EXPECT_EQ(message.find("the body"), std::string::npos) << message;
+  }
 }
 
 TEST(ChatRequest, SuggestsTheNearestField) {
