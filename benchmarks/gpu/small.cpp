@@ -18,6 +18,8 @@ struct Inputs {
   uint16_t* x;
   uint16_t* y;
   uint16_t* norm;
+  uint16_t* kv;
+  uint16_t* gate;
   engine::QuantisedRows q;
   std::vector<engine::Weight> fn;
   float* coefficients;
@@ -42,6 +44,8 @@ Inputs make_inputs(CudaBackend& backend, int rows) {
   in.x = random_bf16(backend, int64_t{rows} * kHidden, 1, 52);
   in.y = reserve<uint16_t>(backend, int64_t{rows} * kHidden);
   in.norm = random_bf16(backend, kHidden, 1, 53);
+  in.kv = random_bf16(backend, int64_t{rows} * (kStreams + 1) * kHidden, 1, 57);
+  in.gate = random_bf16(backend, kStreams * kHidden, 1, 58);
   in.q = {reserve<uint8_t>(backend, int64_t{rows} * 8192), reserve<uint8_t>(backend, int64_t{rows} * 256)};
   for (uint64_t i = 0; i < 64; ++i) {
     in.fn.push_back(backend.synthetic_weight(engine::WeightFormat::kF32, 24, kStreams * kHidden, 60 + i));
@@ -126,6 +130,20 @@ std::vector<Operation> operations() {
       {"quantise 2048", 0,
        [](CudaBackend& b, Inputs& in, int rows) {
          b.quantise({.rows = rows, .cols = 2048, .x = in.x, .out = in.q});
+       }},
+      {"rms norm 5120 + quantise", 0,
+       [](CudaBackend& b, Inputs& in, int rows) {
+         b.rms_norm({.rows = rows, .cols = kHidden, .x = in.x, .weight = in.norm, .y_q = in.q});
+       }},
+      {"Engram gate + inject", 0,
+       [](CudaBackend& b, Inputs& in, int) {
+         b.engram_inject({.step = in.steps.step,
+                          .streams = kStreams,
+                          .hidden = kHidden,
+                          .kv = in.kv,
+                          .q_weight = in.gate,
+                          .k_weight = in.gate,
+                          .h = in.h});
        }},
       {"rope 16 heads", 0,
        [](CudaBackend& b, Inputs& in, int rows) {
