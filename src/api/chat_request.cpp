@@ -22,7 +22,7 @@ void read_content(const JsonReader& content, ChatMessage& message) {
   } else if (content.json()->is_string()) {
     message.content.push_back(content.string());
   } else if (content.json()->is_array()) {
-    for (const JsonReader& part : content.items()) read_part(part, message);
+    content.each([&](const JsonReader& part) { read_part(part, message); });
   } else {
     content.fault("must be a string or a list of parts");
   }
@@ -113,9 +113,7 @@ ChatRequest read_chat(const JsonReader& root) {
   ChatRequest request;
   request.model = root.field("model").optional_string().value_or("");
   const JsonReader messages = root.field("messages");
-  for (const JsonReader& message : messages.items()) {
-    request.messages.push_back(read_message(message));
-  }
+  messages.each([&](const JsonReader& message) { request.messages.push_back(read_message(message)); });
   if (messages.present() && messages.json()->is_array() && request.messages.empty()) {
     messages.fault("is empty", "send at least one message");
   }

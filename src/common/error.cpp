@@ -15,9 +15,19 @@ void Faults::push_back(Fault fault) {
   if (++count_ <= limit_) {
     lines_.push_back(std::move(fault));
   } else {
-    lines_.resize(limit_);
-    lines_.push_back({"", "... and " + std::to_string(more()) + " more", ""});
+    write_last_line();
   }
+}
+
+void Faults::leave_rest() {
+  rest_left_ = true;
+  if (more() > 0) write_last_line();
+}
+
+void Faults::write_last_line() {
+  lines_.resize(limit_);
+  lines_.push_back(
+      {"", "... and " + std::string(rest_left_ ? "at least " : "") + std::to_string(more()) + " more", ""});
 }
 
 void throw_if_any(const Faults& faults, const std::string& subject, const std::string& hint) {

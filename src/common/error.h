@@ -47,6 +47,8 @@ class Faults {
   explicit Faults(size_t listed) : limit_(listed) {}
 
   void push_back(Fault fault);
+  // What follows was not looked at: "... and at least 3 more".
+  void leave_rest();
 
   bool empty() const { return count_ == 0; }
   size_t size() const { return count_; }          // all, listed or not
@@ -62,8 +64,11 @@ class Faults {
   auto end() const { return lines_.end(); }
 
  private:
+  void write_last_line();
+
   size_t limit_ = 100;
   size_t count_ = 0;
+  bool rest_left_ = false;
   std::vector<Fault> lines_;
 };
 

@@ -72,6 +72,15 @@ class JsonReader {
       std::string_view key) const;        // of an object; absent keys give a reader that is not present()
   JsonReader item(size_t index) const;    // of an array
   std::vector<JsonReader> items() const;  // all of an array; a fault when it is none
+  // `use` for each of them, until more faults are found than are listed: for long lists that strangers send.
+  template <typename Use>
+  void each(Use use) const {
+    if (!expect(value_ != nullptr && value_->is_array(), "an array")) return;
+    for (size_t i = 0; i < value_->size(); ++i) {
+      if (faults_->more() > 0) return faults_->leave_rest();
+      use(item(i));
+    }
+  }
   std::vector<std::pair<std::string, JsonReader>> members() const;  // all of an object, in file order
 
   std::string string(std::string fallback = {}) const;

@@ -101,6 +101,14 @@ TEST(JsonReader, CollectsNoMoreFaultsThanAreListed) {
   EXPECT_EQ(faults.size(), 50001U);
   EXPECT_EQ(std::distance(faults.begin(), faults.end()), 101);
   EXPECT_EQ(faults[99].where, "[99].mtu");
+  Faults sought;
+  int looked_at = 0;
+  JsonReader(value, "", sought).each([&](const JsonReader& item) {
+    item.field("mtu").integer();
+    ++looked_at;
+  });
+  EXPECT_EQ(looked_at, 101);
+  EXPECT_EQ((sought.end() - 1)->what, "... and at least 1 more");
 }
 
 TEST(ParseJson, RefusesByteOrderMarksClearly) {
