@@ -167,9 +167,10 @@ void add_linear_cases(std::vector<KernelCase>& cases) {
     int64_t out, in;
   };
   // Tiny and real widths, edges of every tile size, rows from one to a small prefill.
-  const std::vector<Shape> shapes = {{1, 64, 128}, {1, 512, 64},   {2, 128, 192}, {3, 33, 96},
-                                     {5, 31, 32},  {6, 160, 1280}, {8, 32, 2304}, {9, 1, 160},
-                                     {17, 96, 64}, {40, 100, 352}, {96, 128, 128}};
+  const std::vector<Shape> shapes = {{1, 64, 128},  {1, 512, 64},   {2, 128, 192},  {3, 33, 96},
+                                     {5, 31, 32},   {6, 160, 1280}, {8, 32, 2304},  {9, 1, 160},
+                                     {17, 96, 64},  {40, 100, 352}, {96, 128, 128}, {13, 48, 2304},
+                                     {20, 48, 2304}};
   for (const WeightFormat format :
        {WeightFormat::kFp8, WeightFormat::kFp4, WeightFormat::kBf16, WeightFormat::kF32}) {
     for (const Shape& s : shapes) {
@@ -190,6 +191,7 @@ void add_linear_cases(std::vector<KernelCase>& cases) {
   cases.push_back({"grouped_linear/narrow groups", [] { return grouped_problem(3, 4, 16, 64); }});
   cases.push_back({"grouped_linear/ragged groups", [] { return grouped_problem(9, 3, 40, 96); }});
   cases.push_back({"grouped_linear/wide", [] { return grouped_problem(2, 8, 64, 1024); }});
+  cases.push_back({"grouped_linear/many rows", [] { return grouped_problem(15, 2, 64, 1024); }});
   cases.push_back({"quantise/one block", [] { return quantise_problem(7, 32); }});
   cases.push_back({"quantise/borders", [] { return quantise_problem(13, 384); }});
   cases.push_back({"quantise/wide", [] { return quantise_problem(70, 5120); }});

@@ -94,16 +94,21 @@ TEST(LinearPlan, DirectLaunchesCoverEveryShardOnce) {
     for (const Shape& s : shapes()) {
       const LinearShape shape = shape_of(s);
       const LinearSplit split = split_linear(shape);
-      const auto l = plan_direct(shape, split, device);
-      if (!l) continue;
-      EXPECT_LE(l->shared_bytes, device.shared_bytes / (shape.weight_bytes == 1 ? 2 : 1));
-      EXPECT_EQ(l->row_warps * split.shards, kDirectWarps * l->warp_shards) << s.out << " x " << s.in;
-      EXPECT_GE(l->shard_chunks * l->chunk, split.shard_blocks);
-      EXPECT_LT((l->shard_chunks - 1) * l->chunk, split.shard_blocks);
-      EXPECT_GE(int64_t{l->grid} * l->row_warps * kTileRows, s.out);
-      const size_t weights = static_cast<size_t>(kDirectWarps * l->warp_shards * l->shard_chunks * l->chunk) *
-                             static_cast<size_t>(kTileBytes * shape.weight_bytes);
-      EXPECT_EQ(l->shared_bytes, direct_weights_at(l->warp_shards, l->chunk) + weights);
+      EXPECT_FALSE(plan_direct(shape, split, kMaxDirectRows + 1, device).has_value());
+      for (const int rows : {kDirectRows, kDirectRows + 1, kMaxDirectRows}) {
+        const auto l = plan_direct(shape, split, rows, device);
+        if (!l) continue;
+        EXPECT_EQ(l->many, rows > kDirectRows);
+        EXPECT_LE(l->shared_bytes, device.shared_bytes / (shape.weight_bytes == 1 && !l->many ? 2 : 1));
+        EXPECT_EQ(l->row_warps * split.shards, kDirectWarps * l->warp_shards) << s.out << " x " << s.in;
+        EXPECT_GE(l->shard_chunks * l->chunk, split.shard_blocks);
+        EXPECT_LT((l->shard_chunks - 1) * l->chunk, split.shard_blocks);
+        EXPECT_GE(int64_t{l->grid} * l->row_warps * kTileRows, s.out);
+        const size_t weights =
+            static_cast<size_t>(kDirectWarps * l->warp_shards * l->shard_chunks * l->chunk) *
+            static_cast<size_t>(kTileBytes * shape.weight_bytes);
+        EXPECT_EQ(l->shared_bytes, direct_weights_at(l->warp_shards, l->chunk, l->many) + weights);
+      }
     }
   }
 }
@@ -112,10 +117,11 @@ TEST(LinearPlan, DecodeProductsAreDirectOnTheDeviceThatHasRoom) {
   for (const Shape& s :
        {Shape{1792, 5120, 1}, Shape{8192, 1280, 1}, Shape{5120, 2048, 1}, Shape{2048, 4096, 2, 1024},
         Shape{576, 5120, 1}, Shape{5120, 576, 1}, Shape{384, 5120, 2, 0, 2}, Shape{512, 5120, 2, 0, 2}}) {
-    EXPECT_TRUE(plan_direct(shape_of(s), split_linear(shape_of(s)), kH200).has_value()) << s.out;
+    for (const int rows : {1, kDirectRows, kMaxDirectRows})
+      EXPECT_TRUE(plan_direct(shape_of(s), split_linear(shape_of(s)), rows, kH200).has_value()) << s.out;
   }
   for (const Shape& s : {Shape{25600, 6144, 1}, Shape{5120, 15360, 1}}) {
-    EXPECT_FALSE(plan_direct(shape_of(s), split_linear(shape_of(s)), kH200).has_value()) << s.out;
+    EXPECT_FALSE(plan_direct(shape_of(s), split_linear(shape_of(s)), 1, kH200).has_value()) << s.out;
   }
 }
 
@@ -127,7 +133,7 @@ TEST(LinearPlan, RowsThatAreMadeInTheLaunch) {
     const auto l = plan(s, kDirectRows);
     ASSERT_TRUE(l.has_value()) << s.out;
     EXPECT_LE(l->shared_bytes, kH200.shared_bytes / 2);
-    EXPECT_EQ(l->grid, plan_direct(shape_of(s), split_linear(shape_of(s)), kH200)->grid);
+    EXPECT_EQ(l->grid, plan_direct(shape_of(s), split_linear(shape_of(s)), kDirectRows, kH200)->grid);
     EXPECT_FALSE(plan(s, kDirectRows + 1).has_value());
   }
   EXPECT_FALSE(plan({1792, 5120, 1}, 1).has_value()) << "more than eight pieces of 256 channels a row";

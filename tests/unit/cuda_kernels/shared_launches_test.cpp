@@ -88,7 +88,7 @@ TEST_F(SharedLaunches, QuantiserRunsInsideTheProductOfFewRows) {
                 cuda_->quantise({.rows = count, .cols = kIn, .x = x, .out = q});
                 product(q, y);
               }),
-              count <= 16 ? 1U : 2U);
+              count <= cuda::kDirectRows ? 1U : 2U);
     // A transfer launches what waits.
     EXPECT_EQ(launches([&] {
                 cuda_->quantise({.rows = count, .cols = kIn, .x = x, .out = q2});

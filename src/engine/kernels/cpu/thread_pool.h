@@ -3,10 +3,11 @@
 //   ThreadPool pool(4);                                  // the caller and three workers
 //   pool.run(tiles, cost_ns, [&](int tile, int worker) { ... });
 //
-// The caller takes part in the work. Tasks are handed out a few at a time, so which thread runs a task is not
-// determined: a task must write only to places of its own, and use `worker` (0 .. threads-1) for scratch
-// memory. Work below the price of a fork runs on the caller alone. Workers spin for a few tens of
-// microseconds after a job and then sleep.
+// The caller takes part in the work. Each thread begins with its own part of the tasks, the same part at every
+// call of a size, so that what it reads stays in its core's cache; who is done takes from the others. So which
+// thread runs a task is not determined: a task must write only to places of its own, and use `worker`
+// (0 .. threads-1) for scratch memory. Work below the price of a fork runs on the caller alone. Workers spin
+// for a few tens of microseconds after a job and then sleep.
 #pragma once
 
 #include <atomic>
@@ -44,19 +45,27 @@ class ThreadPool {
  private:
   using Call = void (*)(void* context, int64_t task, int worker);
 
+  // One thread's part of a job, in a cache line of its own: a worker that spins on the ticket has everything
+  // with it when the line arrives.
+  struct alignas(64) Share {
+    // generation (32 bits), number of pieces (16), next piece (16): one word, so that a late thread can never
+    // take a piece of another job than the one whose fields it has read.
+    std::atomic<uint64_t> ticket{0};
+    std::atomic<Call> call{nullptr};
+    std::atomic<void*> context{nullptr};
+    std::atomic<int64_t> first{0};
+    std::atomic<int64_t> last{0};
+    std::atomic<int64_t> grain{1};
+  };
+
   void fork(int64_t tasks, Call call, void* context);
   void drain(int worker);
+  static int64_t run_share(Share& share, int worker);
   void work(int worker);
-  void sleep_until_work();
+  void sleep_until_work(const Share& own, uint64_t seen);
 
-  // generation (32 bits), number of pieces (16), next piece (16): one word, so that a late worker can never
-  // take a piece of another job than the one whose fields it has read.
-  alignas(64) std::atomic<uint64_t> ticket_{0};
+  std::vector<Share> shares_;
   alignas(64) std::atomic<int64_t> unfinished_{0};
-  alignas(64) std::atomic<Call> call_{nullptr};
-  std::atomic<void*> context_{nullptr};
-  std::atomic<int64_t> tasks_{0};
-  std::atomic<int64_t> grain_{1};
   alignas(64) std::atomic<uint32_t> epoch_{0};
   std::atomic<int> sleepers_{0};
   std::atomic<bool> stop_{false};

@@ -1,4 +1,4 @@
-// FP8 weight, FP8 activations, at most eight rows.
+// FP8 weight, FP8 activations, few rows, or more against resident weights.
 #include "engine/kernels/cuda/direct_gemm.cuh"
 
 namespace spark::engine::cuda {

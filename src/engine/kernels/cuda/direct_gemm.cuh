@@ -1,5 +1,5 @@
-// The product of a weight with at most eight rows where all of the weight fits in the multiprocessors' shared
-// memory at once: y[m][n] = sum_k x[m][k] w[n][k].
+// The product of a weight with a few rows where all of the weight fits in the multiprocessors' shared memory
+// at once: y[m][n] = sum_k x[m][k] w[n][k].
 //
 // A warp owns a 16-row tile and one or two shards of the columns. All its weights are on their way before it
 // waits for the kernel that makes its inputs, so they travel while that one and the ones before it still run;
@@ -7,6 +7,9 @@
 // of the block. The sums are those of the streaming product (stream_gemm.cuh), bit for bit: blocks ascending
 // in a shard, then shard by shard. What bounds it then are instructions, so everything is unrolled: a shard
 // is a number of chunks of kChunk blocks, the last ones filled up with zeros.
+//
+// More than eight rows (kMany) are taken eight at a time against weights that stay where they are: the next
+// eight are read while the sums of these meet, and the meetings use two places in turns.
 //
 // With kCombine it is the shared expert's last product: its rows are there when it starts, so it waits for
 // the kernel before it, the routed experts', only when its own sums are done, and adds what that one leaves.
@@ -44,7 +47,15 @@ constexpr int kDirectBlocks = 1;
 constexpr int kDirectBlocks = 2;
 #endif
 
-template <class Format, int kChunk, bool kCombine>
+// What a lane holds of a chunk of eight rows: eight columns of each block of row lane / 4, and, for codes, a
+// few of the rows' scales, which go through shared memory.
+template <class Format, int kChunk>
+struct DirectRows {
+  uint4 x[kChunk];
+  float scale[(kChunk + 3) / 4];
+};
+
+template <class Format, int kChunk, bool kCombine, bool kMany>
 __global__ void __launch_bounds__(kDirectThreads, kDirectBlocks)
     direct_gemm_kernel(const __grid_constant__ StreamGemmParams p) {
   constexpr int kWarps = kDirectThreads / 32;
@@ -62,9 +73,9 @@ __global__ void __launch_bounds__(kDirectThreads, kDirectBlocks)
   const int tile = static_cast<int>(blockIdx.x) * p.row_warps + row_warp;
   const bool has_tile = tile < p.row_tiles;
   float* const partial = reinterpret_cast<float*>(shared);
-  float* const row_scales = partial + kWarps * p.warp_shards * 128 + warp * kChunk * 8;
+  float* const row_scales = partial + (kMany ? 2 : 1) * kWarps * p.warp_shards * 128 + warp * kChunk * 8;
   uint8_t* const weights =
-      shared + direct_weights_at(p.warp_shards, kChunk) +
+      shared + direct_weights_at(p.warp_shards, kChunk, kMany) +
       static_cast<size_t>(warp * p.warp_shards * p.shard_chunks) * (kChunk * Format::kBlockBytes) + lane * 16;
 
   // ---- the weights: a group of copies for each chunk, at most kDirectGroups of them
@@ -109,140 +120,170 @@ __global__ void __launch_bounds__(kDirectThreads, kDirectBlocks)
   if (!kCombine || !p.combine.early) wait_for_inputs();
   if (p.settles) launch_dependents();
 
-  // ---- the rows: lane (g, t) reads row g, eight columns of each block
-  const bool live = g < p.rows;
+  // ---- the rows: lane (g, t) reads row g of eight, eight columns of each block
   const int group_of_rows = p.rows_per_group > 0 ? min(tile * kTileRows / p.rows_per_group, p.groups - 1) : 0;
-  const size_t row_at = static_cast<size_t>(live ? g : 0) * static_cast<size_t>(p.x_stride) +
-                        static_cast<size_t>(group_of_rows) * static_cast<size_t>(p.cols) +
-                        static_cast<size_t>(t) * 8;
-#pragma unroll 1
-  for (int c = 0; c < chunks;) {
-    float sum[4] = {};
-    const int shard = shard0 + (p.shard_chunks == 1 ? c : c / p.shard_chunks);
-#pragma unroll 1
-    for (int i = 0; i < p.shard_chunks; ++i, ++c) {
-      int first = 0;
-      const int count = chunk_of(c, first);
-      uint4 x[kChunk];
+  const auto load = [&](int row0, int c, DirectRows<Format, kChunk>& rows) {
+    int first = 0;
+    const int count = chunk_of(c, first);
+    const bool live = row0 + g < p.rows;
+    const size_t at = static_cast<size_t>(live ? row0 + g : 0) * static_cast<size_t>(p.x_stride) +
+                      static_cast<size_t>(group_of_rows) * static_cast<size_t>(p.cols) +
+                      static_cast<size_t>(t) * 8;
 #pragma unroll
-      for (int b = 0; b < kChunk; ++b) {
-        x[b] = make_uint4(0, 0, 0, 0);
-        if (!live || b >= count) continue;
-        if constexpr (Format::kCodes) {
-          const uint2 v = *reinterpret_cast<const uint2*>(p.x_codes + row_at + (first + b) * 32);
-          x[b].x = v.x, x[b].y = v.y;
-        } else {
-          x[b] = *reinterpret_cast<const uint4*>(p.x + row_at + (first + b) * 32);
-        }
-      }
+    for (int b = 0; b < kChunk; ++b) {
+      rows.x[b] = make_uint4(0, 0, 0, 0);
+      if (!live || b >= count) continue;
       if constexpr (Format::kCodes) {
-        // Eight rows by kChunk blocks, as the lanes read them.
-        const int m = lane & 7;
-        __syncwarp();  // the chunk before has been read
-#pragma unroll
-        for (int b = 0; b < kChunk; b += 4) {
-          const int block = b + (lane >> 3);
-          if (block >= kChunk) continue;
-          row_scales[block * 8 + m] =
-              m < p.rows && block < count
-                  ? ue8m0_to_float(p.x_scales[static_cast<size_t>(m) * p.blocks + first + block])
-                  : 0.0f;
-        }
-        __syncwarp();
-      }
-      if (c > 0) scale_lane = weight_scale_of(c);
-      if (c + 1 < chunks) {
-        // Later chunks may still be under way.
-        if (chunks - c - 1 >= 3) {
-          copy_async_wait<3>();
-        } else if (chunks - c - 1 == 2) {
-          copy_async_wait<2>();
-        } else {
-          copy_async_wait<1>();
-        }
+        const uint2 v = *reinterpret_cast<const uint2*>(p.x_codes + at + (first + b) * 32);
+        rows.x[b].x = v.x, rows.x[b].y = v.y;
       } else {
-        copy_async_wait<0>();
-      }
-      const uint8_t* from = weights + c * (kChunk * Format::kBlockBytes);
-#pragma unroll
-      for (int b = 0; b < kChunk; ++b) {
-        uint32_t a[8];
-        Format::operand(Format::read(from - lane * 16 + b * Format::kBlockBytes, lane), a);
-        if constexpr (!Format::kWeightScale) {
-          mma_bf16(sum, a[0], a[1], a[2], a[3], x[b].x, x[b].y);
-          mma_bf16(sum, a[4], a[5], a[6], a[7], x[b].z, x[b].w);
-          continue;
-        }
-        const float weight_scale = __shfl_sync(~0u, scale_lane, b);
-        float d[4] = {};
-        if constexpr (Format::kCodes) {
-          const float2 own = *reinterpret_cast<const float2*>(row_scales + b * 8 + t * 2);
-          const float s0 = weight_scale * own.x;
-          const float s1 = weight_scale * own.y;
-          mma_f16(d, a[0], a[1], a[2], a[3], e4m3x2_to_half2(x[b].x), e4m3x2_to_half2(x[b].x >> 16));
-          mma_f16(d, a[4], a[5], a[6], a[7], e4m3x2_to_half2(x[b].y), e4m3x2_to_half2(x[b].y >> 16));
-          sum[0] = fmaf(d[0], s0, sum[0]);
-          sum[1] = fmaf(d[1], s1, sum[1]);
-          sum[2] = fmaf(d[2], s0, sum[2]);
-          sum[3] = fmaf(d[3], s1, sum[3]);
-        } else {
-          mma_bf16(d, a[0], a[1], a[2], a[3], x[b].x, x[b].y);
-          mma_bf16(d, a[4], a[5], a[6], a[7], x[b].z, x[b].w);
-#pragma unroll
-          for (int q = 0; q < 4; ++q) sum[q] = fmaf(d[q], weight_scale, sum[q]);
-        }
+        rows.x[b] = *reinterpret_cast<const uint4*>(p.x + at + (first + b) * 32);
       }
     }
+    if constexpr (Format::kCodes) {
+      const int m = row0 + (lane & 7);
 #pragma unroll
-    for (int q = 0; q < 4; ++q) partial[(shard * p.row_warps + row_warp) * 128 + q * 32 + lane] = sum[q];
-  }
-  if (kCombine && p.combine.early) wait_for_inputs();
-  __syncthreads();
-  if constexpr (kCombine) {
-    if (blockIdx.x == 0) {
-      for (int i = static_cast<int>(threadIdx.x); i < p.rows * p.combine.top_k; i += kDirectThreads)
-        p.combine.item_done[i] = 0;
+      for (int b = 0; b < kChunk; b += 4) {
+        const int block = b + (lane >> 3);
+        rows.scale[b / 4] =
+            m < p.rows && block < min(count, kChunk)
+                ? ue8m0_to_float(p.x_scales[static_cast<size_t>(m) * p.blocks + first + block])
+                : 0.0f;
+      }
     }
-  }
-
-  // ---- the shards of an output one after the other
-  const int shards = kWarps / p.row_warps * p.warp_shards;
-  for (int i = static_cast<int>(threadIdx.x); i < p.row_warps * 128; i += kDirectThreads) {
-    const int r = i & 15, m = (i >> 4) & 7, owner = i >> 7;
-    const int64_t row = (static_cast<int64_t>(blockIdx.x) * p.row_warps + owner) * kTileRows + r;
-    if (m >= p.rows || row >= p.out) continue;
-    float routed = 0.0f;
-    if constexpr (kCombine) {
-      if (p.combine.sequence[m] < 0) continue;
-      routed = sum_of_experts(p.combine, static_cast<size_t>(m), static_cast<size_t>(row), p.out);
-    }
-    const float* first = partial + owner * 128 + ((r >> 3) * 2 + (m & 1)) * 32 + (r & 7) * 4 + (m >> 1);
-    float total = 0.0f;
-#pragma unroll 4
-    for (int s = 0; s < shards; ++s) total += first[s * p.row_warps * 128];
-    if constexpr (kCombine) total = routed + round_to_bf16(total);
-    const size_t at = static_cast<size_t>(m) * static_cast<size_t>(p.y_stride) + static_cast<size_t>(row);
-    if (p.y_f32 != nullptr) {
-      p.y_f32[at] = total;
+  };
+  const auto wait_for_chunk = [&](int c) {
+    if (c + 1 >= chunks) return copy_async_wait<0>();
+    // Later chunks may still be under way.
+    if (chunks - c - 1 >= 3) {
+      copy_async_wait<3>();
+    } else if (chunks - c - 1 == 2) {
+      copy_async_wait<2>();
     } else {
-      y[at] = float_to_bf16(total);
+      copy_async_wait<1>();
+    }
+  };
+  DirectRows<Format, kChunk> rows;
+  if constexpr (kMany) load(0, 0, rows);
+  const int partial_stride = kWarps * p.warp_shards * 128;
+  for (int row0 = 0; row0 < (kMany ? p.rows : 1); row0 += 8) {
+    float* const sums = partial + (kMany && (row0 & 8) != 0 ? partial_stride : 0);
+#pragma unroll 1
+    for (int c = 0; c < chunks;) {
+      float sum[4] = {};
+      const int shard = shard0 + (p.shard_chunks == 1 ? c : c / p.shard_chunks);
+#pragma unroll 1
+      for (int i = 0; i < p.shard_chunks; ++i, ++c) {
+        if constexpr (!kMany) load(0, c, rows);
+        if constexpr (Format::kCodes) {
+          // Eight rows by kChunk blocks, as the lanes read them.
+          __syncwarp();  // the chunk before has been read
+#pragma unroll
+          for (int b = 0; b < kChunk; b += 4) {
+            const int block = b + (lane >> 3);
+            if (block < kChunk) row_scales[block * 8 + (lane & 7)] = rows.scale[b / 4];
+          }
+          __syncwarp();
+        }
+        if (c > 0 || (kMany && row0 > 0 && chunks > 1)) scale_lane = weight_scale_of(c);
+        if (row0 == 0) wait_for_chunk(c);
+        const uint8_t* from = weights + c * (kChunk * Format::kBlockBytes);
+#pragma unroll
+        for (int b = 0; b < kChunk; ++b) {
+          const uint4 x = rows.x[b];
+          uint32_t a[8];
+          Format::operand(Format::read(from - lane * 16 + b * Format::kBlockBytes, lane), a);
+          if constexpr (!Format::kWeightScale) {
+            mma_bf16(sum, a[0], a[1], a[2], a[3], x.x, x.y);
+            mma_bf16(sum, a[4], a[5], a[6], a[7], x.z, x.w);
+            continue;
+          }
+          const float weight_scale = __shfl_sync(~0u, scale_lane, b);
+          float d[4] = {};
+          if constexpr (Format::kCodes) {
+            const float2 own = *reinterpret_cast<const float2*>(row_scales + b * 8 + t * 2);
+            const float s0 = weight_scale * own.x;
+            const float s1 = weight_scale * own.y;
+            mma_f16(d, a[0], a[1], a[2], a[3], e4m3x2_to_half2(x.x), e4m3x2_to_half2(x.x >> 16));
+            mma_f16(d, a[4], a[5], a[6], a[7], e4m3x2_to_half2(x.y), e4m3x2_to_half2(x.y >> 16));
+            sum[0] = fmaf(d[0], s0, sum[0]);
+            sum[1] = fmaf(d[1], s1, sum[1]);
+            sum[2] = fmaf(d[2], s0, sum[2]);
+            sum[3] = fmaf(d[3], s1, sum[3]);
+          } else {
+            mma_bf16(d, a[0], a[1], a[2], a[3], x.x, x.y);
+            mma_bf16(d, a[4], a[5], a[6], a[7], x.z, x.w);
+#pragma unroll
+            for (int q = 0; q < 4; ++q) sum[q] = fmaf(d[q], weight_scale, sum[q]);
+          }
+        }
+        if constexpr (kMany) {
+          if (c + 1 < chunks) {
+            load(row0, c + 1, rows);
+          } else if (row0 + 8 < p.rows) {
+            load(row0 + 8, 0, rows);
+          }
+        }
+      }
+#pragma unroll
+      for (int q = 0; q < 4; ++q) sums[(shard * p.row_warps + row_warp) * 128 + q * 32 + lane] = sum[q];
+    }
+    if (kCombine && p.combine.early) wait_for_inputs();
+    __syncthreads();
+    if constexpr (kCombine) {
+      if (blockIdx.x == 0) {
+        for (int i = static_cast<int>(threadIdx.x); i < p.rows * p.combine.top_k; i += kDirectThreads)
+          p.combine.item_done[i] = 0;
+      }
+    }
+
+    // ---- the shards of an output one after the other
+    const int shards = kWarps / p.row_warps * p.warp_shards;
+    for (int i = static_cast<int>(threadIdx.x); i < p.row_warps * 128; i += kDirectThreads) {
+      const int r = i & 15, m = row0 + ((i >> 4) & 7), owner = i >> 7;
+      const int64_t row = (static_cast<int64_t>(blockIdx.x) * p.row_warps + owner) * kTileRows + r;
+      if (m >= p.rows || row >= p.out) continue;
+      float routed = 0.0f;
+      if constexpr (kCombine) {
+        if (p.combine.sequence[m] < 0) continue;
+        routed = sum_of_experts(p.combine, static_cast<size_t>(m), static_cast<size_t>(row), p.out);
+      }
+      const float* first = sums + owner * 128 + ((r >> 3) * 2 + (m & 1)) * 32 + (r & 7) * 4 + ((m & 7) >> 1);
+      float total = 0.0f;
+#pragma unroll 4
+      for (int s = 0; s < shards; ++s) total += first[s * p.row_warps * 128];
+      if constexpr (kCombine) total = routed + round_to_bf16(total);
+      const size_t at = static_cast<size_t>(m) * static_cast<size_t>(p.y_stride) + static_cast<size_t>(row);
+      if (p.y_f32 != nullptr) {
+        p.y_f32[at] = total;
+      } else {
+        y[at] = float_to_bf16(total);
+      }
     }
   }
 }
 
-template <class Format, bool kCombine = false>
-void launch_direct_gemm(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params) {
+template <class Format, int kChunk, bool kCombine>
+void launch_direct_chunk(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params) {
   const auto with = [&](auto kernel) {
     launch_kernel(on, kernel, dim3(static_cast<unsigned>(plan.grid), params.second_tiles != nullptr ? 2 : 1),
                   kDirectThreads, plan.shared_bytes, 1, params);
   };
+  if constexpr (!kCombine) {
+    if (plan.many) return with(direct_gemm_kernel<Format, kChunk, false, true>);
+  }
+  with(direct_gemm_kernel<Format, kChunk, kCombine, false>);
+}
+
+template <class Format, bool kCombine = false>
+void launch_direct_gemm(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params) {
   switch (plan.chunk) {
     case 5:
-      return with(direct_gemm_kernel<Format, 5, kCombine>);
+      return launch_direct_chunk<Format, 5, kCombine>(on, plan, params);
     case 8:
-      return with(direct_gemm_kernel<Format, 8, kCombine>);
+      return launch_direct_chunk<Format, 8, kCombine>(on, plan, params);
     default:
-      if constexpr (Format::kCodes) return with(direct_gemm_kernel<Format, 10, kCombine>);
+      if constexpr (Format::kCodes) return launch_direct_chunk<Format, 10, kCombine>(on, plan, params);
       throw Error("a chunk of 10 blocks of BF16 rows", "CUDA backend", "this is a defect: report it");
   }
 }

@@ -195,7 +195,7 @@ void launch_stream_fp8(const Launch& on, const LinearLaunch& plan, const StreamG
 void launch_stream_fp8_bf16(const Launch& on, const LinearLaunch& plan, const StreamGemmParams& params);
 void launch_stream_bf16(const Launch& on, const LinearLaunch& plan, const StreamGemmParams& params);
 void launch_stream_packed(const Launch& on, const LinearLaunch& plan, const StreamGemmParams& params);
-// The same for at most kDirectRows rows.
+// The same for weights that fit in shared memory, at most kMaxDirectRows rows.
 void launch_direct_fp8(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params);
 void launch_direct_combine(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params);
 void launch_direct_bf16(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params);

@@ -55,8 +55,8 @@ template <class Aim>
 void run_rows(const DeviceLimits& device, const LinearShape& shape, const StreamGemmParams& params, int rows,
               const Where& where, RunStream run, RunDirect direct, const Aim& aim) {
   const LinearSplit split = split_linear(shape);
-  if (direct != nullptr && rows <= kDirectRows) {
-    if (const auto plan = plan_direct(shape, split, device)) {
+  if (direct != nullptr) {
+    if (const auto plan = plan_direct(shape, split, rows, device)) {
       StreamGemmParams p = params;
       p.rows = rows;
       apply(*plan, split, p);
@@ -107,8 +107,8 @@ bool quantises_inside(const DeviceLimits& device, const LinearArgs& args, const 
   }
   const LinearShape shape = shape_of(w);
   // The streaming product does it; the direct one where the rows fit.
-  const bool direct = !device.block_scaled_mma && args.rows <= kDirectRows &&
-                      plan_direct(shape, split_linear(shape), device).has_value();
+  const bool direct =
+      !device.block_scaled_mma && plan_direct(shape, split_linear(shape), args.rows, device).has_value();
   return !direct || plan_inside(device, args).has_value();
 }
 
@@ -209,14 +209,14 @@ void run_linear(const DeviceLimits& device, const Where& where, const LinearArgs
 bool combines_directly(const DeviceLimits& device, const ExpertsArgs& args) {
   const PreparedWeight& w = WeightStore::prepared(args.shared->w2);
   return w.layout == Layout::kFp8 && !device.block_scaled_mma && args.step.rows <= kDirectRows &&
-         plan_direct(shape_of(w), split_linear(shape_of(w)), device).has_value();
+         plan_direct(shape_of(w), split_linear(shape_of(w)), args.step.rows, device).has_value();
 }
 
 void run_direct_combine(const DeviceLimits& device, const Where& where, const ExpertsArgs& args,
                         const QuantisedRows& t, const RoutedSum& routed) {
   const PreparedWeight& w = WeightStore::prepared(args.shared->w2);
   const LinearSplit split = split_linear(shape_of(w));
-  const DirectLaunch plan = plan_direct(shape_of(w), split, device).value();
+  const DirectLaunch plan = plan_direct(shape_of(w), split, args.step.rows, device).value();
   StreamGemmParams p = params_of(w);
   apply(plan, split, p);
   p.rows = args.step.rows;

@@ -231,87 +231,119 @@ __global__ void __launch_bounds__(kLinearThreads, (StreamGemmShape<Format, kNTil
       p.rows_per_group > 0
           ? min(first_group * p.row_warps * kRowTiles * kTileRows / p.rows_per_group, p.groups - 1)
           : 0;
-  // Plain loads: copies would queue behind the weights. Several at once, before the first is stored.
-  constexpr int kAtOnce = kNTiles >= 6 ? 1 : Format::kCodes ? 8 / kNTiles : 4 / kNTiles + 1;
   constexpr bool kMayQuantise = Format::kCodes && kNTiles <= 2;  // see kMaxQuantisingRows
   const bool from_bf16 = !Format::kCodes || (kMayQuantise && p.x != nullptr);
-  for (int i = first_block + warp; i < last_block; i += kWarps * kAtOnce) {
-    uint4 x[kAtOnce][kNTiles];
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int block = i + j * kWarps;
+  // Few rows come by plain loads, several before the first is stored: copies would queue behind the weights.
+  // Of more rows the loads do not fit into registers, and one after the other they take longer than the
+  // weights; they are copied, all at once.
+  constexpr bool kCopies = kNTiles >= 2;
+  constexpr int kAtOnce = kNTiles >= 6 ? 1 : Format::kCodes ? 8 / kNTiles : 4 / kNTiles + 1;
+  const auto x_at = [&](int block, int n) {
+    return static_cast<size_t>(n * 8 + g) * p.x_stride + static_cast<size_t>(group_of_rows) * p.cols +
+           block * 32 + t * 8;
+  };
+  const auto has_x = [&](int block, int n) { return n * 8 + g < p.rows && block * 32 + t * 8 < p.cols; };
+  if (kCopies && from_bf16 != Format::kCodes) {
+    for (int i = first_block + warp; i < last_block; i += kWarps) {
+      uint8_t* to = shared + static_cast<size_t>(i - first_block) * kActivationBlock;
 #pragma unroll
       for (int n = 0; n < kNTiles; ++n) {
-        const int m = n * 8 + g;
-        const int column = block * 32 + t * 8;
-        x[j][n] = make_uint4(0, 0, 0, 0);
-        if (block >= last_block || m >= p.rows || column >= p.cols) continue;
-        if (from_bf16) {
-          x[j][n] = *reinterpret_cast<const uint4*>(p.x + static_cast<size_t>(m) * p.x_stride +
-                                                    static_cast<size_t>(group_of_rows) * p.cols + column);
+        const bool live = has_x(i, n);
+        const size_t at = live ? x_at(i, n) : 0;
+        if constexpr (Format::kCodes) {
+          copy_async_8(to + n * 256 + lane * 8, p.x_codes + at, live);
         } else {
-          const uint2 v =
-              *reinterpret_cast<const uint2*>(p.x_codes + static_cast<size_t>(m) * p.x_stride + column);
-          x[j][n].x = v.x, x[j][n].y = v.y;
+          copy_async_16(to + n * 512 + lane * 16, p.x + at, live);
         }
       }
     }
+    copy_async_commit();
+  } else {
+    for (int i = first_block + warp; i < last_block; i += kWarps * kAtOnce) {
+      uint4 x[kAtOnce][kNTiles];
 #pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int block = i + j * kWarps;
-      if (block >= last_block) continue;
-      uint8_t* to = shared + static_cast<size_t>(block - first_block) * kActivationBlock;
+      for (int j = 0; j < kAtOnce; ++j) {
+        const int block = i + j * kWarps;
 #pragma unroll
-      for (int n = 0; n < kNTiles; ++n) {
-        if constexpr (Format::kCodes) {
-          if (kMayQuantise && from_bf16) {
-            // The quantiser's own arithmetic; a quad of lanes holds a block.
-            const EightCodes q = quantise_eight(unpack_eight(x[j][n]));
-            x[j][n].x = q.codes.x, x[j][n].y = q.codes.y;
-            const int m = n * 8 + g;
-            if (t == 0) activation_scales[(block - first_block) * kNTiles * 8 + m] = Format::scale(q.scale);
-            if (first_group == 0 && m < p.rows) {
-              const size_t at = static_cast<size_t>(m) * p.blocks + block;
-              *reinterpret_cast<uint2*>(p.quantised_codes + at * 32 + t * 8) = q.codes;
-              if (t == 0) p.quantised_scales[at] = q.scale;
-            }
+        for (int n = 0; n < kNTiles; ++n) {
+          x[j][n] = make_uint4(0, 0, 0, 0);
+          if (block >= last_block || !has_x(block, n)) continue;
+          if (from_bf16) {
+            x[j][n] = *reinterpret_cast<const uint4*>(p.x + x_at(block, n));
+          } else {
+            const uint2 v = *reinterpret_cast<const uint2*>(p.x_codes + x_at(block, n));
+            x[j][n].x = v.x, x[j][n].y = v.y;
           }
-          *reinterpret_cast<uint2*>(to + n * 256 + lane * 8) = make_uint2(x[j][n].x, x[j][n].y);
-        } else {
-          *reinterpret_cast<uint4*>(to + n * 512 + lane * 16) = x[j][n];
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const int block = i + j * kWarps;
+        if (block >= last_block) continue;
+        uint8_t* to = shared + static_cast<size_t>(block - first_block) * kActivationBlock;
+#pragma unroll
+        for (int n = 0; n < kNTiles; ++n) {
+          if constexpr (Format::kCodes) {
+            if (kMayQuantise && from_bf16) {
+              // The quantiser's own arithmetic; a quad of lanes holds a block.
+              const EightCodes q = quantise_eight(unpack_eight(x[j][n]));
+              x[j][n].x = q.codes.x, x[j][n].y = q.codes.y;
+              const int m = n * 8 + g;
+              if (t == 0) activation_scales[(block - first_block) * kNTiles * 8 + m] = Format::scale(q.scale);
+              if (first_group == 0 && m < p.rows) {
+                const size_t at = static_cast<size_t>(m) * p.blocks + block;
+                *reinterpret_cast<uint2*>(p.quantised_codes + at * 32 + t * 8) = q.codes;
+                if (t == 0) p.quantised_scales[at] = q.scale;
+              }
+            }
+            *reinterpret_cast<uint2*>(to + n * 256 + lane * 8) = make_uint2(x[j][n].x, x[j][n].y);
+          } else {
+            *reinterpret_cast<uint4*>(to + n * 512 + lane * 16) = x[j][n];
+          }
         }
       }
     }
   }
   if constexpr (Format::kCodes) {
-    // A warp takes whole rows; a row's scales of this block's columns are seldom more than a warp reads at
-    // once.
+    // A warp takes four blocks of all rows, a lane a row: rows lie side by side in shared memory.
+    constexpr int kLaneRows = (kNTiles * 8 + 31) / 32;
+    constexpr int kAtOnceHere = kLaneRows == 1 ? 4 : 2;
     const int count = from_bf16 ? 0 : last_block - first_block;
-    constexpr int kPasses = kNTiles <= 4 ? kNTiles : 4;
-    for (int m0 = warp; m0 < p.rows; m0 += kWarps * kPasses) {
-      for (int b0 = lane; b0 < count; b0 += 64) {
-        uint32_t scale[kPasses][2];
+    const bool words = p.blocks % 4 == 0 && first_block % 4 == 0;
+    const auto four_scales = [&](int m, int b) -> uint32_t {
+      if (m >= p.rows || b >= count) return 0u;
+      const uint8_t* from = p.x_scales + static_cast<size_t>(m) * p.blocks + first_block + b;
+      if (words) return *reinterpret_cast<const uint32_t*>(from);
+      uint32_t v = from[0];
 #pragma unroll
-        for (int j = 0; j < kPasses; ++j) {
+      for (int j = 1; j < 4; ++j) {
+        if (b + j < count) v |= static_cast<uint32_t>(from[j]) << (8 * j);
+      }
+      return v;
+    };
+    for (int b0 = warp * 4; b0 < count; b0 += kWarps * 4 * kAtOnceHere) {
+      uint32_t v[kAtOnceHere][kLaneRows];
 #pragma unroll
-          for (int u = 0; u < 2; ++u) {
-            const int m = m0 + j * kWarps, b = b0 + u * 32;
-            scale[j][u] = m < p.rows && b < count
-                              ? p.x_scales[static_cast<size_t>(m) * p.blocks + first_block + b]
-                              : 0u;
-          }
-        }
+      for (int j = 0; j < kAtOnceHere; ++j) {
 #pragma unroll
-        for (int j = 0; j < kPasses; ++j) {
+        for (int r = 0; r < kLaneRows; ++r) v[j][r] = four_scales(r * 32 + lane, b0 + j * kWarps * 4);
+      }
 #pragma unroll
-          for (int u = 0; u < 2; ++u) {
-            const int m = m0 + j * kWarps, b = b0 + u * 32;
-            if (m < p.rows && b < count) activation_scales[b * kNTiles * 8 + m] = Format::scale(scale[j][u]);
+      for (int j = 0; j < kAtOnceHere; ++j) {
+#pragma unroll
+        for (int r = 0; r < kLaneRows; ++r) {
+          const int m = r * 32 + lane;
+#pragma unroll
+          for (int u = 0; u < 4; ++u) {
+            const int b = b0 + j * kWarps * 4 + u;
+            if (m < p.rows && b < count)
+              activation_scales[b * kNTiles * 8 + m] = Format::scale((v[j][r] >> (8 * u)) & 0xFFu);
           }
         }
       }
     }
   }
+  if constexpr (kCopies) copy_async_wait<0>();
   __syncthreads();
 
   int slot = 0;

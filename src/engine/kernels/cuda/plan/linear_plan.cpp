@@ -134,12 +134,14 @@ LinearLaunch plan_linear(const LinearShape& shape, const LinearSplit& split, int
               "CUDA backend", "report the shape: the plan in kernels/cuda/plan needs a new case");
 }
 
-std::optional<DirectLaunch> plan_direct(const LinearShape& shape, const LinearSplit& split,
+std::optional<DirectLaunch> plan_direct(const LinearShape& shape, const LinearSplit& split, int rows,
                                         const DeviceLimits& device) {
-  // Two products, one of which waits for the other, share a multiprocessor; few BF16 weights are so small
-  // that they may take all of some.
-  const size_t limit = shape.weight_bytes == 1 ? device.shared_bytes / 2 : device.shared_bytes;
+  if (rows > kMaxDirectRows) return std::nullopt;
   DirectLaunch l;
+  l.many = rows > kDirectRows;
+  // Two products, one of which waits for the other, share a multiprocessor. Few BF16 weights are so small
+  // that they may take all of some; and many rows are worth it.
+  const size_t limit = shape.weight_bytes == 1 && !l.many ? device.shared_bytes / 2 : device.shared_bytes;
   l.row_warps = std::max(1, kDirectWarps / split.shards);
   l.warp_shards = std::max(1, split.shards / kDirectWarps);
   if (shape.rowwise && shape.rows_per_group % kTileRows != 0) return std::nullopt;
@@ -150,9 +152,9 @@ std::optional<DirectLaunch> plan_direct(const LinearShape& shape, const LinearSp
     if (l.chunk == 0 || filled < padded) l.chunk = chunk, padded = filled;
   }
   l.shard_chunks = padded / l.chunk;
-  l.shared_bytes =
-      direct_weights_at(l.warp_shards, l.chunk) + static_cast<size_t>(kDirectWarps * l.warp_shards * padded) *
-                                                      static_cast<size_t>(kTileBytes * shape.weight_bytes);
+  l.shared_bytes = direct_weights_at(l.warp_shards, l.chunk, l.many) +
+                   static_cast<size_t>(kDirectWarps * l.warp_shards * padded) *
+                       static_cast<size_t>(kTileBytes * shape.weight_bytes);
   if (l.shared_bytes + kReserved > limit) return std::nullopt;
   l.grid = static_cast<int>(ceil_div(padded_row_tiles(shape.rows), l.row_warps));
   // More than twice what is there at once, and the streaming product's rings are the better way.
@@ -163,7 +165,7 @@ std::optional<DirectLaunch> plan_direct(const LinearShape& shape, const LinearSp
 
 std::optional<DirectLaunch> plan_direct_rows(const LinearShape& shape, const LinearSplit& split, int rows,
                                              const DeviceLimits& device) {
-  std::optional<DirectLaunch> l = plan_direct(shape, split, device);
+  std::optional<DirectLaunch> l = plan_direct(shape, split, rows, device);
   if (!l || shape.rowwise || shape.activation_bytes != 1 || shape.cols % kTileCols != 0) return std::nullopt;
   // Units of 256 channels: eight a row at most, so many a warp.
   const int64_t units = ceil_div(shape.cols, 256);

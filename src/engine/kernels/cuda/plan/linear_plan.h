@@ -60,8 +60,10 @@ struct LinearLaunch {
   int rows_per_launch = 8;   // larger steps are cut into launches of this many rows
 };
 
-// A product of at most kDirectRows rows whose weights all fit in shared memory at once (direct_gemm.cuh).
+// A product whose weights all fit in shared memory at once (direct_gemm.cuh): of at most kDirectRows rows, or
+// of more, eight at a time.
 constexpr int kDirectRows = 8;
+constexpr int kMaxDirectRows = 16;
 constexpr int kDirectWarps = 16;
 struct DirectLaunch {
   int row_warps = 0;     // 16-row tiles of a block
@@ -69,11 +71,13 @@ struct DirectLaunch {
   int chunk = 0;         // blocks that a warp takes at once: 5, 8 or 10
   int shard_chunks = 0;  // of a shard, the last filled up
   int grid = 0;
+  bool many = false;  // more than kDirectRows rows
   size_t shared_bytes = 0;
 };
-// Shared memory before the weights: partial sums and the rows' scales.
-SPARK_HOST_DEVICE constexpr size_t direct_weights_at(int warp_shards, int chunk) {
-  return static_cast<size_t>(kDirectWarps) * static_cast<size_t>(warp_shards * 512 + chunk * 32);
+// Shared memory before the weights: partial sums (of many rows in two places) and the rows' scales.
+SPARK_HOST_DEVICE constexpr size_t direct_weights_at(int warp_shards, int chunk, bool many = false) {
+  return static_cast<size_t>(kDirectWarps) *
+         static_cast<size_t>(warp_shards * (many ? 1024 : 512) + chunk * 32);
 }
 
 // The same of a product that makes the codes of its rows itself (direct_rows_gemm.cuh): its rows' operands,
@@ -89,8 +93,9 @@ LinearSplit split_linear(const LinearShape& shape);
 LinearLaunch plan_linear(const LinearShape& shape, const LinearSplit& split, int rows,
                          const DeviceLimits& device);
 
-// nullopt where the product is too large for that, or too narrow to be read by enough blocks.
-std::optional<DirectLaunch> plan_direct(const LinearShape& shape, const LinearSplit& split,
+// nullopt where the product is too large for that, or too narrow to be read by enough blocks, or has too many
+// rows.
+std::optional<DirectLaunch> plan_direct(const LinearShape& shape, const LinearSplit& split, int rows,
                                         const DeviceLimits& device);
 
 // The same launch for rows that are quantised, or normalised and quantised, on the way; nullopt where the
