@@ -7,6 +7,7 @@
 #include "common/units.h"
 #include "engine/checkpoint/inspect.h"
 #include "prepare.h"
+#include "text/tool_text.h"
 
 namespace spark::app {
 namespace {
@@ -30,6 +31,9 @@ void print(const Prepared& prepared, const EngineFlags& flags, const std::string
             << " tokens a step\n"
             << "ranks      " << flags.ranks.tensor_parallel_size << ", this is rank " << flags.ranks.rank()
             << ", partial sums in " << engine::name_of(prepared.load.collective_dtype) << "\n"
+            << "tools      "
+            << (prepared.service.tool_text ? "described by " : "refused: the model's folder has no ")
+            << text::kToolTextPath << "\n"
             << "address    " << (address.empty() ? "none: rank 0 serves the API" : address)
             << (!address.empty() && flags.api_keys.empty() && !is_local(flags.http)
                     ? ", open to anyone: no key"

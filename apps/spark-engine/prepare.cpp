@@ -64,6 +64,7 @@ engine::GenerationConfig generation_config(const EngineFlags& flags) {
 // The description of tools that requests with tools put into their prompts.
 std::optional<text::ChatTemplateParts> tool_text(const std::string& folder) {
   auto parts = text::load_tool_text(folder);
+  if (!parts) log_info(folder + " has no " + text::kToolTextPath + ": requests with tools are refused");
   if (parts && !text::is_published_tool_text(*parts))
     log_debug("the tool text of " + folder + "/" + text::kToolTextPath +
               " is not the one known for this model");

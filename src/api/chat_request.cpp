@@ -22,10 +22,7 @@ void read_content(const JsonReader& content, ChatMessage& message) {
   } else if (content.json()->is_string()) {
     message.content.push_back(content.string());
   } else if (content.json()->is_array()) {
-    for (const JsonReader& part : content.items()) {
-      if (content.faults().size() > kMaxFaultsSought) break;
-      read_part(part, message);
-    }
+    content.each([&](const JsonReader& part) { read_part(part, message); });
   } else {
     content.fault("must be a string or a list of parts");
   }
@@ -116,10 +113,7 @@ ChatRequest read_chat(const JsonReader& root) {
   ChatRequest request;
   request.model = root.field("model").optional_string().value_or("");
   const JsonReader messages = root.field("messages");
-  for (const JsonReader& message : messages.items()) {
-    request.messages.push_back(read_message(message));
-    if (root.faults().size() > kMaxFaultsSought) return request;
-  }
+  messages.each([&](const JsonReader& message) { request.messages.push_back(read_message(message)); });
   if (messages.present() && messages.json()->is_array() && request.messages.empty()) {
     messages.fault("is empty", "send at least one message");
   }
@@ -174,7 +168,7 @@ void drop_chat_nulls(Json& root) {
 ChatRequest parse_chat_request(std::string_view body, const SamplingFields& defaults) {
   Json document = parse_body(body);
   drop_chat_nulls(document);
-  Faults faults;
+  Faults faults(kMaxFaultsListed);
   const JsonReader root(document, "", faults);
   ChatRequest request = read_chat(root);
   request.sampling = read_sampling(root, Route::kChat, defaults);

@@ -48,7 +48,7 @@ bool is_empty(const Prompt& prompt) {
 CompletionRequest parse_completion_request(std::string_view body, const SamplingFields& defaults) {
   Json document = parse_body(body);
   if (const auto found = document.find("stream_options"); found != document.end()) drop_nulls(*found);
-  Faults faults;
+  Faults faults(kMaxFaultsListed);
   const JsonReader root(document, "", faults);
   CompletionRequest request;
   request.model = root.field("model").optional_string().value_or("");
@@ -89,7 +89,7 @@ Json CompletionRequest::json() const {
 TokenizeRequest parse_tokenize_request(std::string_view body) {
   Json document = parse_body(body);
   drop_chat_nulls(document);
-  Faults faults;
+  Faults faults(kMaxFaultsListed);
   const JsonReader root(document, "", faults);
   TokenizeRequest request;
   request.model = root.field("model").optional_string().value_or("");
@@ -112,7 +112,7 @@ TokenizeRequest parse_tokenize_request(std::string_view body) {
 
 DetokenizeRequest parse_detokenize_request(std::string_view body) {
   const Json document = parse_body(body);
-  Faults faults;
+  Faults faults(kMaxFaultsListed);
   const JsonReader root(document, "", faults);
   DetokenizeRequest request;
   request.model = root.field("model").optional_string().value_or("");

@@ -57,8 +57,9 @@ void throw_if_bad(const Faults& faults) {
   std::string message;
   for (const Fault& fault : faults) {
     if (!message.empty()) message += "; ";
-    message += fault.where.empty() ? "the body" : "`" + fault.where + "`";
-    message += " " + fault.what;
+    const bool is_last_line = faults.more() > 0 && &fault == &*(faults.end() - 1);
+    if (!is_last_line) message += fault.where.empty() ? "the body " : "`" + fault.where + "` ";
+    message += fault.what;
     if (!fault.hint.empty()) message += " (" + fault.hint + ")";
   }
   const std::string& where = faults.front().where;

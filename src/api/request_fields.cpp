@@ -6,7 +6,6 @@
 namespace spark::api {
 namespace {
 
-constexpr size_t kMaxFaultsListed = 8;
 constexpr size_t kMaxMembers = 1024;  // of one JSON object
 
 // What a known field may say while the feature behind it is absent.
@@ -165,7 +164,8 @@ std::optional<int64_t> read_top_logprobs(const JsonReader& root, Route route) {
 void fault_unknown(const std::string& name, const Json& value, const JsonReader& object,
                    const std::vector<std::string>& known) {
   // The distance to a very long key would take long to compute, and nobody mistypes one.
-  const auto guess = name.size() <= 64 ? nearest(name, known) : std::nullopt;
+  const bool is_word = name.size() <= 64 && !object.faults().full();
+  const auto guess = is_word ? nearest(name, known) : std::nullopt;
   const std::string path = object.path().empty() ? clipped(name) : object.path() + "." + clipped(name);
   JsonReader(value, path, object.faults())
       .fault("is not a known field", guess ? "did you mean `" + *guess + "`?" : std::string());
@@ -188,7 +188,7 @@ void drop_nulls(Json& object) {
 Json parse_body(std::string_view body) {
   Json root;
   try {
-    root = parse_json(body, "the body", {.max_members = kMaxMembers});
+    root = parse_json(body, "the body", {.max_members = kMaxMembers, .exact_integers = true});
   } catch (const Error& error) {
     // The parser quotes what it read last, which may be a number of a million digits.
     throw RequestError(bad_request(error.where() + " " + clipped(error.what(), 300)));
@@ -319,7 +319,6 @@ void refuse_unknown(const JsonReader& object, const std::vector<std::string>& kn
 
 void refuse_unsupported(const JsonReader& root, const std::vector<std::string>& known, Route route) {
   for (auto it = root.json()->begin(); it != root.json()->end(); ++it) {
-    if (root.faults().size() >= kMaxFaultsListed) return;
     const std::string& name = it.key();
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const JsonReader field = root.field(name);

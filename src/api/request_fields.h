@@ -9,8 +9,7 @@
 
 namespace spark::api {
 
-// Readers of long lists stop behind so many faults: nobody reads more, and an answer should not be megabytes.
-inline constexpr size_t kMaxFaultsSought = 8;
+inline constexpr size_t kMaxFaultsListed = 8;  // in the answer to one request
 
 // Parses a body into an object without null members; throws RequestError.
 Json parse_body(std::string_view body);

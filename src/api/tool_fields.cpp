@@ -57,6 +57,8 @@ void read_tool(const JsonReader& tool, std::set<std::string>& names, ChatRequest
   function->field("strict").optional_boolean();
   const JsonReader parameters = function->field("parameters");
   if (parameters.present() && !parameters.json()->is_object()) parameters.fault("must be an object");
+  if (parameters.present() && has_huge_integer(*parameters.json()))
+    parameters.fault("has an integer beyond 64 bits", "write it as a string, or in the description");
   refuse_unknown(*function, {"name", "description", "parameters", "strict"});
   request.tools.push_back(*function->json());
 }
@@ -96,10 +98,7 @@ void read_tools(const JsonReader& root, ChatRequest& request) {
     tools.fault("has " + std::to_string(tools.json()->size()) + " tools; at most " +
                 std::to_string(kMaxTools) + " are allowed");
   } else if (tools.present()) {
-    for (const JsonReader& tool : tools.items()) {
-      read_tool(tool, names, request);
-      if (root.faults().size() > kMaxFaultsSought) return;
-    }
+    tools.each([&](const JsonReader& tool) { read_tool(tool, names, request); });
   }
   read_tool_choice(root.field("tool_choice"), names, request);
   request.parallel_tool_calls = root.field("parallel_tool_calls").optional_boolean().value_or(true);
@@ -112,19 +111,18 @@ void read_tools(const JsonReader& root, ChatRequest& request) {
 std::vector<ToolCall> read_tool_calls(const JsonReader& calls) {
   std::vector<ToolCall> out;
   if (!calls.present()) return out;
-  for (const JsonReader& call : calls.items()) {
-    if (calls.faults().size() > kMaxFaultsSought) break;
-    if (!is_object(call)) continue;
+  calls.each([&](const JsonReader& call) {
+    if (!is_object(call)) return;
     // "index" is what a client has left of the stream that it joined.
     refuse_unknown(call, {"id", "type", "function", "index"});
     const JsonReader type = call.field("type");
     if (type.present() && type.string() != "function") type.fault("must be \"function\"");
     const JsonReader function = call.field("function");
-    if (!is_object(function)) continue;
+    if (!is_object(function)) return;
     refuse_unknown(function, {"name", "arguments"});
     out.push_back({call.field("id").string(), read_tool_name(function.field("name")),
                    function.field("arguments").string()});
-  }
+  });
   return out;
 }
 

@@ -1,16 +1,9 @@
 #include "common/error.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
 namespace spark {
-namespace {
-
-// More than a person reads; a list of a million wrong numbers must not become a message of a million lines.
-constexpr size_t kFaultsListed = 100;
-
-}  // namespace
 
 std::string Error::describe() const {
   std::string text = where_.empty() ? std::string(what()) : where_ + ": " + what();
@@ -18,16 +11,31 @@ std::string Error::describe() const {
   return text;
 }
 
-void throw_if_any(const std::vector<Fault>& faults, const std::string& subject, const std::string& hint) {
+void Faults::push_back(Fault fault) {
+  if (++count_ <= limit_) {
+    lines_.push_back(std::move(fault));
+  } else {
+    write_last_line();
+  }
+}
+
+void Faults::leave_rest() {
+  rest_left_ = true;
+  if (more() > 0) write_last_line();
+}
+
+void Faults::write_last_line() {
+  lines_.resize(limit_);
+  lines_.push_back(
+      {"", "... and " + std::string(rest_left_ ? "at least " : "") + std::to_string(more()) + " more", ""});
+}
+
+void throw_if_any(const Faults& faults, const std::string& subject, const std::string& hint) {
   if (faults.empty()) return;
   std::string text = std::to_string(faults.size()) + (faults.size() == 1 ? " fault" : " faults");
-  for (size_t i = 0; i < std::min(faults.size(), kFaultsListed); ++i) {
-    const Fault& fault = faults[i];
+  for (const Fault& fault : faults) {
     text += "\n  " + (fault.where.empty() ? std::string() : fault.where + ": ") + fault.what;
     if (!fault.hint.empty()) text += " (" + fault.hint + ")";
-  }
-  if (faults.size() > kFaultsListed) {
-    text += "\n  ... and " + std::to_string(faults.size() - kFaultsListed) + " more";
   }
   throw Error(text, subject, hint);
 }

@@ -7,6 +7,13 @@
 namespace spark {
 namespace {
 
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+// Only msgpack and its like have binary values; JSON text cannot spell one.
+Json huge_integer(const std::string& digits) {
+  return Json::binary(Json::binary_t::container_type(digits.begin(), digits.end()));
+}
+
 // Builds the value, and rejects what nlohmann's own builder accepts but a strict reader must not: repeated
 // keys and unbounded nesting. That one also looks for every key among those before it, so that an object of
 // 60,000 members took a minute; here a set of the names does it.
@@ -18,7 +25,10 @@ class StrictBuilder {
   bool boolean(bool value) { return put(value) != nullptr; }
   bool number_integer(int64_t value) { return put(value) != nullptr; }
   bool number_unsigned(uint64_t value) { return put(value) != nullptr; }
-  bool number_float(double value, const std::string&) { return put(value) != nullptr; }
+  bool number_float(double value, const std::string& spelling) {
+    const bool huge = limits_.exact_integers && spelling.find_first_of(".eE") == std::string::npos;
+    return put(huge ? huge_integer(spelling) : Json(value)) != nullptr;
+  }
   bool string(std::string& value) { return put(std::move(value)) != nullptr; }
   bool binary(Json::binary_t& value) { return put(std::move(value)) != nullptr; }
 
@@ -106,6 +116,16 @@ std::string printable(const std::string& text) {
   return result;
 }
 
+constexpr const char* kMarkHint = "save the text as UTF-8 without a byte order mark";
+
+// The library would skip a mark of UTF-8, and complain about the bytes of the others.
+void refuse_byte_order_mark(std::string_view text, const std::string& source) {
+  if (text.starts_with(kByteOrderMark)) throw Error("begins with a byte order mark", source, kMarkHint);
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
+    throw Error("is UTF-16 text; JSON is UTF-8", source, kMarkHint);
+  }
+}
+
 const char* kind_of(const Json& value) {
   switch (value.type()) {
     case Json::value_t::null:
@@ -118,6 +138,8 @@ const char* kind_of(const Json& value) {
       return "a string";
     case Json::value_t::boolean:
       return "a boolean";
+    case Json::value_t::binary:
+      return "an integer beyond 64 bits";
     default:
       return "a number";
   }
@@ -135,6 +157,7 @@ Json parse_json(std::string_view text, const std::string& source, const JsonLimi
         "is " + std::to_string(text.size()) + " bytes long; the limit is " + std::to_string(limits.max_bytes),
         source);
   }
+  refuse_byte_order_mark(text, source);
   // The library takes a NUL for the end of the text and would accept anything after it.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     throw Error("is not valid JSON at " + line_and_column(text, nul + 1) + ": a NUL character", source);
@@ -144,17 +167,35 @@ Json parse_json(std::string_view text, const std::string& source, const JsonLimi
   try {
     Json::sax_parse(text.begin(), text.end(), &builder);
   } catch (const Json::parse_error& error) {
+    if (error.byte > 0 && text.substr(std::min(error.byte - 1, text.size())).starts_with(kByteOrderMark)) {
+      throw Error("is not valid JSON at " + line_and_column(text, error.byte) + ": a byte order mark", source,
+                  kMarkHint);
+    }
     std::string message = error.what();
     const size_t cut = message.find("parse error");
     if (cut != std::string::npos) message = message.substr(cut);
     throw Error("is not valid JSON at " + line_and_column(text, error.byte) + ": " + printable(message),
                 source);
   } catch (const Json::out_of_range& error) {
-    throw Error(std::string("has a number outside the range of a double: ") + error.what(), source);
+    throw JsonRangeError(std::string("has a number outside the range of a double: ") + error.what(), source);
   } catch (const Error& error) {
     throw Error(error.what(), source);
   }
   return root;
+}
+
+bool is_huge_integer(const Json& value) {
+  return value.is_binary();
+}
+
+std::string huge_integer_digits(const Json& value) {
+  const Json::binary_t& digits = value.get_binary();
+  return {digits.begin(), digits.end()};
+}
+
+bool has_huge_integer(const Json& value) {
+  return is_huge_integer(value) ||
+         (value.is_structured() && std::any_of(value.begin(), value.end(), has_huge_integer));
 }
 
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates) {
@@ -276,7 +317,7 @@ void JsonReader::reject_unknown(const std::vector<std::string>& known) const {
   if (value_ == nullptr || !value_->is_object()) return;
   for (auto it = value_->begin(); it != value_->end(); ++it) {
     if (std::find(known.begin(), known.end(), it.key()) != known.end()) continue;
-    const auto guess = nearest(it.key(), known);
+    const auto guess = faults_->full() ? std::nullopt : nearest(it.key(), known);  // costs more than counting
     faults_->push_back({child(path_, it.key()), "is not a known key",
                         guess ? "did you mean \"" + *guess + "\"?" : std::string()});
   }

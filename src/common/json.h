@@ -24,7 +24,6 @@
 namespace spark {
 
 using Json = nlohmann::ordered_json;
-using Faults = std::vector<Fault>;
 
 struct JsonLimits {
   size_t max_depth = 64;
@@ -32,11 +31,26 @@ struct JsonLimits {
   // Of one object. Members keep their order and finding one looks at all of them, so whoever parses what
   // strangers send sets this.
   size_t max_members = std::numeric_limits<size_t>::max();
+  // Integers that 64 bits cannot hold keep their digits (see `is_huge_integer`); otherwise they become
+  // doubles, as most readers make them.
+  bool exact_integers = false;
 };
 
-// Strict RFC 8259: no comments, no duplicate keys, valid UTF-8, nothing after the value, bounded depth.
-// `source` names the text in errors (a file, "request body").
+// A number that JSON allows and nothing here can hold, such as 1e999.
+class JsonRangeError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Strict RFC 8259: no comments, no duplicate keys, valid UTF-8, nothing before and after the value (a byte
+// order mark neither), bounded depth. `source` names the text in errors (a file, "request body").
 Json parse_json(std::string_view text, const std::string& source, const JsonLimits& limits = {});
+
+// An integer of more than 64 bits out of `parse_json` with `exact_integers`. It is no number to Json, which
+// has none so large; dump() does not know it either.
+bool is_huge_integer(const Json& value);
+std::string huge_integer_digits(const Json& value);
+bool has_huge_integer(const Json& value);  // itself, or anywhere within
 
 // The candidate closest to `word` by edit distance, if any is close enough to be a likely typing error.
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates);
@@ -58,6 +72,15 @@ class JsonReader {
       std::string_view key) const;        // of an object; absent keys give a reader that is not present()
   JsonReader item(size_t index) const;    // of an array
   std::vector<JsonReader> items() const;  // all of an array; a fault when it is none
+  // `use` for each of them, until more faults are found than are listed: for long lists that strangers send.
+  template <typename Use>
+  void each(Use use) const {
+    if (!expect(value_ != nullptr && value_->is_array(), "an array")) return;
+    for (size_t i = 0; i < value_->size(); ++i) {
+      if (faults_->more() > 0) return faults_->leave_rest();
+      use(item(i));
+    }
+  }
   std::vector<std::pair<std::string, JsonReader>> members() const;  // all of an object, in file order
 
   std::string string(std::string fallback = {}) const;

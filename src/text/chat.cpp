@@ -87,7 +87,7 @@ class ChatChecker {
     }
   }
 
-  std::vector<Fault> faults_;
+  Faults faults_;
 };
 
 // The results of one user turn in the order of the calls of the last assistant message that made any; results

@@ -39,6 +39,8 @@ void append_json(const Json& value, std::string& out) {
     out += ']';
   } else if (value.is_number_float()) {
     out += python_float(value.get<double>());
+  } else if (is_huge_integer(value)) {
+    out += huge_integer_digits(value);
   } else {
     out += value.dump();
   }

@@ -1,5 +1,5 @@
 // JSON as prompts contain it: ", " and ": " between the parts, characters beyond ASCII as they are, keys in
-// order, numbers as Python prints them (1e+16, 100.0).
+// order, numbers as Python prints them (1e+16, 100.0, integers of any length).
 //
 //   to_prompt_json({{"a", 1}, {"b", {"é"}}})   // {"a": 1, "b": ["é"]}
 #pragma once

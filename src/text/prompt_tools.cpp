@@ -36,13 +36,16 @@ void append_trusted(std::string_view text, PromptBuilder& prompt) {
   }
 }
 
-// The arguments as an object, also when they were encoded twice; nothing when they are anything else.
+// The arguments as an object, also when they were encoded twice; nothing when they are anything else. Throws
+// Error for a number that only Python can hold: the model must not read another one.
 std::optional<Json> decode_arguments(const std::string& text) {
-  constexpr JsonLimits kLimits = {.max_members = 10000};
+  constexpr JsonLimits kLimits = {.max_members = 10000, .exact_integers = true};
   try {
     Json value = parse_json(text, "arguments", kLimits);
     if (value.is_string()) value = parse_json(value.get<std::string>(), "arguments", kLimits);
     if (value.is_object()) return value;
+  } catch (const JsonRangeError&) {
+    throw;
   } catch (const Error&) {
     // Not JSON: the caller passes the text on as it is.
   }

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 
-#include "common/error.h"
 #include "text/unicode.h"
 
 namespace spark::text {
@@ -19,15 +18,17 @@ int python_digit(char c) {
 
 class PythonReader {
  public:
-  PythonReader(std::string_view module, const std::string& source) : module_(module), source_(source) {}
+  PythonReader(std::string_view module, const std::string& source) : module_(module), source_(source) {
+    result_.code = module;
+  }
 
-  std::map<std::string, std::string> read() {
+  PythonStrings read() {
     while (at_ < module_.size()) {
       const std::string name(take_name());
       if (!name.empty()) read_assignment(name);
       skip_line();
     }
-    return std::move(constants_);
+    return std::move(result_);
   }
 
  private:
@@ -44,7 +45,7 @@ class PythonReader {
   }
 
   void skip_blanks() {
-    while (!ended() && (now() == ' ' || now() == '\t' || now() == '\r')) ++at_;
+    while (!ended() && (now() == ' ' || now() == '\t')) ++at_;
   }
 
   // What follows the name that begins a line.
@@ -54,22 +55,32 @@ class PythonReader {
       while (!ended() && now() != '=' && now() != '\n' && now() != '#' && now() != '"' && now() != '\'')
         ++at_;
     }
-    if (now() != '=' || sees("==")) return;
-    ++at_;
+    const bool appends = sees("+=");
+    if ((now() != '=' && !appends) || sees("==")) return;
+    at_ += appends ? 2 : 1;
+    const auto known = result_.values.extract(name);
+    result_.unreadable.erase(name);
     skip_blanks();
     const bool raw = (now() == 'r' || now() == 'R') && at_ + 1 < module_.size();
     if (raw || now() == 'u' || now() == 'U') ++at_;
     if (now() != '"' && now() != '\'') return;
-    std::string value = take_literal(raw);
+    const Literal literal = pass_literal();
     skip_blanks();
-    if (now() == '\n' || now() == '#') constants_[name] = std::move(value);
+    if ((now() != '\n' && now() != '#') || (appends && known.empty())) return;
+    try {
+      result_.values[name] = (appends ? known.mapped() : std::string()) + value_of(literal, raw);
+    } catch (const Error& error) {
+      result_.unreadable.emplace(name, error);
+    }
   }
 
   // To the next line, over the literals of this one; a triple-quoted literal takes its lines along.
   void skip_line() {
     while (!ended() && now() != '\n') {
       if (now() == '#') {
-        at_ = std::min(module_.find('\n', at_), module_.size());
+        const size_t end = std::min(module_.find('\n', at_), module_.size());
+        blank_out(at_, end);
+        at_ = end;
       } else if (now() == '"' || now() == '\'') {
         pass_literal();
       } else {
@@ -95,12 +106,18 @@ class PythonReader {
       pass_character();
     }
     const Literal literal = {begin, at_};
+    blank_out(begin, at_);
     at_ += closing.size();
     return literal;
   }
 
-  std::string take_literal(bool raw) {
-    const auto [begin, end] = pass_literal();
+  void blank_out(size_t begin, size_t end) {
+    std::fill(result_.code.begin() + static_cast<std::ptrdiff_t>(begin),
+              result_.code.begin() + static_cast<std::ptrdiff_t>(end), ' ');
+  }
+
+  std::string value_of(const Literal& literal, bool raw) const {
+    const auto [begin, end] = literal;
     if (raw) return std::string(module_.substr(begin, end - begin));
     std::string value;
     for (size_t i = begin; i < end;) {
@@ -157,8 +174,19 @@ class PythonReader {
   std::string_view module_;
   const std::string& source_;
   size_t at_ = 0;
-  std::map<std::string, std::string> constants_;
+  PythonStrings result_;
 };
+
+// Python reads every line end as \n, in literals too.
+std::string with_plain_line_ends(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\r' && i + 1 < text.size() && text[i + 1] == '\n') continue;
+    out += text[i] == '\r' ? '\n' : text[i];
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -166,8 +194,8 @@ bool is_python_name_byte(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-std::map<std::string, std::string> python_strings(std::string_view module, const std::string& source) {
-  return PythonReader(module, source).read();
+PythonStrings python_strings(std::string_view module, const std::string& source) {
+  return PythonReader(with_plain_line_ends(module), source).read();
 }
 
 }  // namespace spark::text

@@ -68,10 +68,10 @@ struct Tokenizer::Tables {
 
   explicit Tables(TokenizerFile parsed) : file(std::move(parsed)) {}
   void build(const std::string& source);
-  void place_ids(std::vector<Fault>& faults);
-  void place_added(std::vector<Fault>& faults);
-  std::vector<Merge> resolve_merges(std::vector<Fault>& faults) const;
-  std::array<int32_t, 256> find_byte_tokens(std::vector<Fault>& faults) const;
+  void place_ids(Faults& faults);
+  void place_added(Faults& faults);
+  std::vector<Merge> resolve_merges(Faults& faults) const;
+  std::array<int32_t, 256> find_byte_tokens(Faults& faults) const;
   void spell_bytes();
 
   void encode_plain(std::string_view text, EncodeScratch& work, std::vector<int32_t>& out) const;
@@ -82,7 +82,7 @@ struct Tokenizer::Tables {
 };
 
 void Tokenizer::Tables::build(const std::string& source) {
-  std::vector<Fault> faults;
+  Faults faults;
   place_ids(faults);
   if (faults.empty()) place_added(faults);
   throw_if_any(faults, source, "use the tokenizer.json that was published with the model");
@@ -95,7 +95,7 @@ void Tokenizer::Tables::build(const std::string& source) {
 }
 
 // Gives every id its string; vocabulary and added tokens together must fill 0 .. n - 1.
-void Tokenizer::Tables::place_ids(std::vector<Fault>& faults) {
+void Tokenizer::Tables::place_ids(Faults& faults) {
   int32_t last = -1;
   for (const int32_t id : file.vocabulary_ids) last = std::max(last, id);
   for (const AddedToken& token : file.added) last = std::max(last, token.id);
@@ -126,7 +126,7 @@ void Tokenizer::Tables::place_ids(std::vector<Fault>& faults) {
   }
 }
 
-void Tokenizer::Tables::place_added(std::vector<Fault>& faults) {
+void Tokenizer::Tables::place_added(Faults& faults) {
   for (size_t i = 0; i < file.added.size(); ++i) {
     const AddedToken& token = file.added[i];
     const std::string where = "added_tokens[" + std::to_string(i) + "]";
@@ -158,7 +158,7 @@ void Tokenizer::Tables::place_added(std::vector<Fault>& faults) {
   }
 }
 
-std::array<int32_t, 256> Tokenizer::Tables::find_byte_tokens(std::vector<Fault>& faults) const {
+std::array<int32_t, 256> Tokenizer::Tables::find_byte_tokens(Faults& faults) const {
   std::array<int32_t, 256> result{};
   for (size_t byte = 0; byte < result.size(); ++byte) {
     const std::string spelling = byte_level_string(std::string(1, static_cast<char>(byte)));
@@ -179,14 +179,13 @@ std::array<int32_t, 256> Tokenizer::Tables::find_byte_tokens(std::vector<Fault>&
   return result;
 }
 
-std::vector<Merge> Tokenizer::Tables::resolve_merges(std::vector<Fault>& faults) const {
-  constexpr size_t kMaxReported = 20;
+std::vector<Merge> Tokenizer::Tables::resolve_merges(Faults& faults) const {
   std::vector<Merge> merges;
   merges.reserve(file.merges.size());
   std::vector<std::pair<int32_t, int32_t>> pairs;
   pairs.reserve(file.merges.size());
   std::string joined;
-  for (size_t i = 0; i < file.merges.size() && faults.size() < kMaxReported; ++i) {
+  for (size_t i = 0; i < file.merges.size(); ++i) {
     const std::string_view merge = file.merges[i];
     const auto fault = [&](const std::string& what) {
       faults.push_back(

@@ -30,28 +30,29 @@ size_t past_blanks(std::string_view text, size_t at) {
   return at;
 }
 
-// Which constant stands for which field: the arguments `field=NAME` of the module's
-// TOOLS_TEMPLATE.format(...). An argument that is more than a name ends a line with something else and is
-// left out.
-std::map<std::string, std::string> format_arguments(std::string_view module) {
+// Which constant stands for which field: the arguments `field=NAME` of the first TOOLS_TEMPLATE.format(...)
+// in the module's code. An argument that is more than a name ends a line with something else and is left out.
+std::map<std::string, std::string> format_arguments(std::string_view code) {
   std::map<std::string, std::string> arguments;
   const std::string call = std::string(kToolsTemplate) + ".format(";
-  size_t at = module.find(call);
+  size_t at = code.find(call);
+  while (at != std::string_view::npos && at > 0 && is_python_name_byte(code[at - 1]))
+    at = code.find(call, at + 1);  // another constant, whose name ends like this one's
   if (at == std::string_view::npos) return arguments;
   int depth = 1;
-  for (at += call.size(); at < module.size() && depth > 0;) {
-    const std::string_view field = name_at(module, at);
+  for (at += call.size(); at < code.size() && depth > 0;) {
+    const std::string_view field = name_at(code, at);
     if (field.empty()) {
-      depth += module[at] == '(' ? 1 : module[at] == ')' ? -1 : 0;
+      depth += code[at] == '(' ? 1 : code[at] == ')' ? -1 : 0;
       ++at;
       continue;
     }
-    at = past_blanks(module, at + field.size());
-    if (depth != 1 || at >= module.size() || module[at] != '=') continue;
-    at = past_blanks(module, at + 1);
-    const std::string_view name = name_at(module, at);
-    at = past_blanks(module, at + name.size());
-    if (!name.empty() && at < module.size() && (module[at] == ',' || module[at] == ')'))
+    at = past_blanks(code, at + field.size());
+    if (depth != 1 || at >= code.size() || code[at] != '=') continue;
+    at = past_blanks(code, at + 1);
+    const std::string_view name = name_at(code, at);
+    at = past_blanks(code, at + name.size());
+    if (!name.empty() && at < code.size() && (code[at] == ',' || code[at] == ')'))
       arguments[std::string(field)] = name;
   }
   return arguments;
@@ -61,13 +62,15 @@ std::map<std::string, std::string> format_arguments(std::string_view module) {
 class ToolTextReader {
  public:
   ToolTextReader(std::string_view module, const std::string& source)
-      : source_(source), constants_(python_strings(module, source)), arguments_(format_arguments(module)) {}
+      : source_(source),
+        constants_(python_strings(module, source)),
+        arguments_(format_arguments(constants_.code)) {}
 
   ChatTemplateParts read() {
-    const auto found = constants_.find(std::string(kToolsTemplate));
-    if (found == constants_.end()) fail("has no string constant TOOLS_TEMPLATE");
+    const std::string* const found = constant(std::string(kToolsTemplate));
+    if (found == nullptr) fail("has no string constant TOOLS_TEMPLATE");
     std::vector<std::string> parts(1);
-    const std::string_view text = found->second;
+    const std::string_view text = *found;
     for (size_t at = 0; at < text.size();) {
       const char c = text[at];
       if (c != '{' && c != '}') {
@@ -102,17 +105,24 @@ class ToolTextReader {
     return name;
   }
 
+  const std::string* constant(const std::string& name) const {
+    if (const auto bad = constants_.unreadable.find(name); bad != constants_.unreadable.end())
+      throw bad->second;
+    const auto found = constants_.values.find(name);
+    return found == constants_.values.end() ? nullptr : &found->second;
+  }
+
   const std::string& value_of(const std::string& field) const {
     const auto argument = arguments_.find(field);
-    const auto found = constants_.find(argument == arguments_.end() ? field : argument->second);
-    if (found == constants_.end()) fail("nothing says what {" + field + "} of TOOLS_TEMPLATE is");
-    return found->second;
+    const std::string* const found = constant(argument == arguments_.end() ? field : argument->second);
+    if (found == nullptr) fail("nothing says what {" + field + "} of TOOLS_TEMPLATE is");
+    return *found;
   }
 
   [[noreturn]] void fail(const std::string& what) const { throw Error(what, source_, kModuleHint); }
 
   const std::string& source_;
-  std::map<std::string, std::string> constants_;
+  PythonStrings constants_;
   std::map<std::string, std::string> arguments_;
 };
 
@@ -129,6 +139,12 @@ std::optional<ChatTemplateParts> load_tool_text(const std::string& checkpoint) {
   // A link that leads nowhere is a fault of the download, not a checkpoint without the file.
   const auto type = std::filesystem::symlink_status(path, error).type();
   if (type == std::filesystem::file_type::not_found) return std::nullopt;
+  // Reading a pipe would wait for whoever writes to it.
+  const auto target = std::filesystem::status(path, error);
+  if (std::filesystem::exists(target) && !std::filesystem::is_regular_file(target) &&
+      !std::filesystem::is_directory(target)) {
+    throw Error("is no regular file, but a pipe, socket or device", path, kModuleHint);
+  }
   return read_tool_text(read_file(path, kMaxModuleBytes), path);
 }
 

@@ -12,8 +12,17 @@ namespace {
 // JSON has no infinity; vLLM writes this in its place.
 constexpr double kLowestLogprob = -9999.0;
 
+api::ErrorObject shutting_down() {
+  return api::http_error(503, "the server is shutting down");
+}
+
+// Of a stream that fails.
+std::string last_events(const api::ErrorObject& error) {
+  return api::sse_data(api::json_text(error.json())) + api::sse_data(api::kSseDone);
+}
+
 api::ErrorObject error_of(const Finish& finish) {
-  if (finish.reason == FinishReason::kAbort) return api::http_error(503, "the server is shutting down");
+  if (finish.reason == FinishReason::kAbort) return shutting_down();
   return api::http_error(500, finish.error);
 }
 
@@ -36,7 +45,7 @@ void Generation::start() {
   if (!job_.delivery.stream) return;
   exchange_->start_stream(
       {.content_type = std::string(api::kSseMediaType), .headers = {{"Cache-Control", "no-cache"}}},
-      api::sse_comment("keep-alive"));
+      api::sse_comment("keep-alive"), last_events(shutting_down()));
   for (const Json& first : first_events()) send(first);
 }
 
@@ -108,9 +117,10 @@ void Generation::report(size_t choice, const PrefillProgress& progress) {
 void Generation::fail(const api::ErrorObject& error) {
   over_ = true;
   for (const uint64_t id : submitted_) engine_.abort(id);
-  const std::string body = api::json_text(error.json());
-  if (!job_.delivery.stream) return exchange_->respond({.status = error.status, .body = body});
-  exchange_->write(api::sse_data(body) + api::sse_data(api::kSseDone));
+  if (!job_.delivery.stream) {
+    return exchange_->respond({.status = error.status, .body = api::json_text(error.json())});
+  }
+  exchange_->write(last_events(error));
   exchange_->end_stream();
 }
 

@@ -47,8 +47,8 @@ class HttpExchange {
   virtual ~HttpExchange() = default;
   virtual void respond(HttpResponse response) = 0;
   // A body in parts: start, any number of writes, end. When nothing is written for a while, `idle_bytes` are
-  // sent.
-  virtual void start_stream(HttpResponse head, std::string idle_bytes) = 0;
+  // sent. Should the server have to end before the stream does, its last bytes are `cut_bytes`.
+  virtual void start_stream(HttpResponse head, std::string idle_bytes, std::string cut_bytes) = 0;
   virtual void write(std::string bytes) = 0;
   virtual void end_stream() = 0;
   // Called once, on the server's thread, when the client goes away before the answer is complete.
@@ -64,7 +64,8 @@ class HttpHandler {
   virtual void handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) = 0;
   // The answer to what cannot be handled.
   virtual HttpResponse fault(int status, const std::string& message) = 0;
-  // The drain has lasted too long: end what is in progress.
+  // The drain has lasted too long: end what is in progress. What has not ended two seconds later is ended by
+  // the server, which does not wait for a model that computes: with `fault(503)`, or a stream's cut bytes.
   virtual void give_up() = 0;
 };
 

@@ -71,10 +71,9 @@ class ConnectionExchange : public HttpExchange {
   void respond(HttpResponse response) override {
     post([r = std::move(response)](HttpConnection& c, uint64_t n) { c.respond(n, r); });
   }
-  void start_stream(HttpResponse head, std::string idle_bytes) override {
-    post([h = std::move(head), i = std::move(idle_bytes)](HttpConnection& c, uint64_t n) {
-      c.start_stream(n, h, i);
-    });
+  void start_stream(HttpResponse head, std::string idle_bytes, std::string cut_bytes) override {
+    post([h = std::move(head), i = std::move(idle_bytes), cut = std::move(cut_bytes)](
+             HttpConnection& c, uint64_t n) { c.start_stream(n, h, i, cut); });
   }
   void write(std::string bytes) override {
     post([b = std::move(bytes)](HttpConnection& c, uint64_t n) { c.write(n, b); });
@@ -132,6 +131,14 @@ void HttpConnection::close_if_idle() {
   if (phase_ == Phase::kWaiting) close();
   // The answer is out; a client that keeps its end open need not be waited for that long any more.
   if (phase_ == Phase::kLingering) arm(kLingerSecondsDraining, Expiry::kClose);
+}
+
+void HttpConnection::cut() {
+  if (phase_ != Phase::kHandling) return close();
+  if (answer_complete_) return;  // it is on its way
+  if (!answering_) return fault(503, "the server is shutting down");
+  write(exchange_, cut_bytes_);
+  end_stream(exchange_);
 }
 
 void HttpConnection::wait_for_request() {
@@ -321,10 +328,12 @@ void HttpConnection::answer(const HttpResponse& response) {
   send(head_text(response, response.body.size()) + (is_head_method_ ? std::string() : response.body));
 }
 
-void HttpConnection::start_stream(uint64_t exchange, const HttpResponse& head, std::string idle_bytes) {
+void HttpConnection::start_stream(uint64_t exchange, const HttpResponse& head, std::string idle_bytes,
+                                  std::string cut_bytes) {
   if (!current(exchange) || answering_) return;
   answering_ = streaming_ = true;
   idle_bytes_ = std::move(idle_bytes);
+  cut_bytes_ = std::move(cut_bytes);
   if (is_http_1_0_ || owner_.draining()) keep_alive_ = false;
   send(head_text(head, std::nullopt));
 }

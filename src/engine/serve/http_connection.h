@@ -43,11 +43,13 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void refuse(int status, const std::string& message);  // instead of start
   void close();
   void close_if_idle();
+  void cut();  // ends what is in progress with an error that the client can read
   boost::asio::io_context& context() { return context_; }
 
   // What is said to the exchange of this number; stale numbers are ignored.
   void respond(uint64_t exchange, const HttpResponse& response);
-  void start_stream(uint64_t exchange, const HttpResponse& head, std::string idle_bytes);
+  void start_stream(uint64_t exchange, const HttpResponse& head, std::string idle_bytes,
+                    std::string cut_bytes);
   void write(uint64_t exchange, const std::string& bytes);
   void end_stream(uint64_t exchange);
   void on_gone(uint64_t exchange, std::function<void()> callback);
@@ -112,6 +114,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool answer_complete_ = false;  // all of the answer is in out_
   bool streaming_ = false;
   std::string idle_bytes_;
+  std::string cut_bytes_;
   std::function<void()> gone_;
 
   bool watching_ = false;  // a read is outstanding beside the handling

@@ -29,6 +29,7 @@ using Local = asio::local::stream_protocol;
 // Connections above the limit that are told so before they are closed; any further are closed at once.
 constexpr size_t kMaxRefusals = 64;
 constexpr double kGraceAfterGivingUp = 2;
+constexpr double kGraceAfterCutting = 1;  // for clients to take the last bytes
 
 bool same_letters(std::string_view a, std::string_view b) {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
@@ -214,20 +215,26 @@ class HttpServer::Impl final : public HttpConnectionOwner {
     if (tcp_) tcp_->close(ignored);
     if (local_) local_->close(ignored);
     for (const auto& connection : snapshot()) connection->close_if_idle();
-    give_up_.expires_after(std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000)));
-    give_up_.async_wait([this](error_code error) {
-      if (!error) give_up();
-    });
+    after(timeout_s, [this] { give_up(); });
     stop_if_drained();
+  }
+
+  template <class Step>
+  void after(double seconds, Step step) {
+    give_up_.expires_after(std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)));
+    give_up_.async_wait([step](error_code error) {
+      if (!error) step();
+    });
   }
 
   void give_up() {
     log_warning(std::to_string(connections_.size()) + " connections are still busy; ending them");
     handler_->give_up();
-    give_up_.expires_after(std::chrono::milliseconds(static_cast<int64_t>(kGraceAfterGivingUp * 1000)));
-    give_up_.async_wait([this](error_code error) {
-      if (error) return;
-      for (const auto& connection : snapshot()) connection->close();
+    after(kGraceAfterGivingUp, [this] {
+      for (const auto& connection : snapshot()) connection->cut();
+      after(kGraceAfterCutting, [this] {
+        for (const auto& connection : snapshot()) connection->close();
+      });
     });
   }
 

@@ -35,7 +35,7 @@ void require_root() {
 }
 
 void require_programs() {
-  std::vector<Fault> faults;
+  Faults faults;
   for (const auto& [program, package] : {std::pair{"/usr/sbin/sshd", "openssh-server"},
                                          {"/usr/bin/ssh-keygen", "openssh-client"},
                                          {"/usr/bin/nsenter", "util-linux"}}) {

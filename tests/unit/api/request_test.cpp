@@ -166,8 +166,30 @@ TEST(ChatRequest, ManyFaultsMakeNoLongAnswer) {
   for (int i = 0; i < 20000; ++i) empty += ",{}";
   const std::string calls = R"({"messages":[{"role":"assistant","tool_calls":[)" + empty + "]}]}";
   const std::string parts = R"({"messages":[{"role":"user","content":[)" + empty + "]}]}";
-  const std::string tools = R"({"messages":[{"role":"user","content":"x"}],"tools":[)" + empty + "]}";
-  for (const std::string& body : {calls, parts, tools}) EXPECT_LT(refused_chat(body).message.size(), 4096u);
+  const std::string few = empty.substr(0, 3 * kMaxTools - 1);
+  const std::string tools = R"({"messages":[{"role":"user","content":"x"}],"tools":[)" + few + "]}";
+  const std::string messages = R"({"messages":[)" + empty + "]}";
+  for (const std::string& body : {calls, parts, tools, messages}) {
+    const std::string message = refused_chat(body).message;
+    EXPECT_LT(message.size(), 4096u);
+    EXPECT_NE(message.find("; ... and "), std::string::npos) << message;
+    EXPECT_EQ(message.find("the body"), std::string::npos) << message;
+  }
+}
+
+TEST(ChatRequest, LongIntegersAreNotRounded) {
+  const auto tool = [](const std::string& limit) {
+    return chat(R"("tools":[{"type":"function","function":{"name":"f","parameters":{"maximum":)" + limit +
+                R"(}}}])");
+  };
+  EXPECT_EQ(parse_chat_request(tool("18446744073709551615")).tools[0]["parameters"]["maximum"].dump(),
+            "18446744073709551615");
+  const std::string refusal = refused_chat(tool("18446744073709551616")).message;
+  EXPECT_NE(refusal.find("`tools[0].function.parameters` has an integer beyond 64 bits"), std::string::npos)
+      << refusal;
+  EXPECT_NE(refused_chat(chat(R"("seed":18446744073709551616)")).message.find("`seed` must be an integer"),
+            std::string::npos);
+  EXPECT_NO_THROW(parse_chat_request(chat(R"("metadata":{"id":18446744073709551616})")));
 }
 
 TEST(ChatRequest, SuggestsTheNearestField) {

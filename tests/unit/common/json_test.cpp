@@ -60,7 +60,8 @@ TEST(JsonReader, IntegersBeyondInt64AreFaultsNotWraps) {
 }
 
 TEST(Faults, AreListedUpToAHundred) {
-  const Faults faults(1000, Fault{"x", "is wrong", ""});
+  Faults faults;
+  for (int i = 0; i < 1000; ++i) faults.push_back({"x", "is wrong", ""});
   try {
     throw_if_any(faults, "file.json");
     FAIL();
@@ -70,6 +71,71 @@ TEST(Faults, AreListedUpToAHundred) {
     EXPECT_NE(text.find("1000 faults"), std::string::npos);
     EXPECT_NE(text.find("and 900 more"), std::string::npos);
   }
+}
+
+TEST(Faults, BeyondTheListedOnesAreCounted) {
+  Faults faults(2);
+  for (const char* where : {"a", "b"}) faults.push_back({where, "is wrong", ""});
+  EXPECT_TRUE(faults.full());
+  EXPECT_EQ(faults.more(), 0U);
+  for (const char* where : {"c", "d", "e"}) faults.push_back({where, "is wrong", ""});
+  EXPECT_EQ(faults.size(), 5U);
+  EXPECT_EQ(faults.more(), 3U);
+  std::vector<std::string> lines;
+  for (const Fault& fault : faults) lines.push_back(fault.where + " " + fault.what);
+  EXPECT_EQ(lines, (std::vector<std::string>{"a is wrong", "b is wrong", " ... and 3 more"}));
+}
+
+TEST(JsonReader, CollectsNoMoreFaultsThanAreListed) {
+  const Json value = parse_json(
+      "[" + std::string(2000, ' ') + "1" +
+          [] {
+            std::string text;
+            for (int i = 0; i < 50000; ++i) text += ",{}";
+            return text;
+          }() +
+          "]",
+      "t");
+  Faults faults;
+  for (const JsonReader& item : JsonReader(value, "", faults).items()) item.field("mtu").integer();
+  EXPECT_EQ(faults.size(), 50001U);
+  EXPECT_EQ(std::distance(faults.begin(), faults.end()), 101);
+  EXPECT_EQ(faults[99].where, "[99].mtu");
+  Faults sought;
+  int looked_at = 0;
+  JsonReader(value, "", sought).each([&](const JsonReader& item) {
+    item.field("mtu").integer();
+    ++looked_at;
+  });
+  EXPECT_EQ(looked_at, 101);
+  EXPECT_EQ((sought.end() - 1)->what, "... and at least 1 more");
+}
+
+TEST(ParseJson, RefusesByteOrderMarksClearly) {
+  EXPECT_NE(error_of("\xEF\xBB\xBF{}").find("begins with a byte order mark"), std::string::npos);
+  EXPECT_NE(error_of("\xEF\xBB\xBF{}").find("to fix: save"), std::string::npos);
+  EXPECT_NE(error_of("{}\n\xEF\xBB\xBF").find("line 2, column 1: a byte order mark"), std::string::npos);
+  EXPECT_NE(error_of("\xFF\xFE{").find("UTF-16"), std::string::npos);
+  EXPECT_NE(error_of(std::string_view("\xFE\xFF\0{", 4)).find("UTF-16"), std::string::npos);
+  EXPECT_NE(error_of(std::string_view("\0{}", 3)).find("line 1, column 1: a NUL character"),
+            std::string::npos);
+}
+
+TEST(ParseJson, KeepsTheDigitsOfLongIntegersIfAsked) {
+  const std::string text = R"([18446744073709551616,-9223372036854775809,1e3,18446744073709551615,-0])";
+  const Json usual = parse_json(text, "t");
+  EXPECT_TRUE(usual[0].is_number_float());
+  EXPECT_FALSE(has_huge_integer(usual));
+  const Json exact = parse_json(text, "t", {.exact_integers = true});
+  EXPECT_TRUE(has_huge_integer(exact));
+  EXPECT_EQ(huge_integer_digits(exact[0]), "18446744073709551616");
+  EXPECT_EQ(huge_integer_digits(exact[1]), "-9223372036854775809");
+  EXPECT_EQ(exact[2], 1000.0);
+  EXPECT_EQ(exact[3], 18446744073709551615U);
+  Faults faults;
+  JsonReader(exact, "", faults).item(0).integer();
+  EXPECT_EQ(faults[0].what, "must be an integer, not an integer beyond 64 bits");
+  EXPECT_THROW(parse_json("[" + std::string(400, '9') + "]", "t", {.exact_integers = true}), JsonRangeError);
 }
 
 // The library's builder compares every key with all before it, which took minutes here.

@@ -279,6 +279,32 @@ TEST(Http, GivesUpWhenTheDrainTakesTooLong) {
   EXPECT_NE(cut.body.find("data: [DONE]"), std::string::npos);
 }
 
+// A step that lasts longer than all patience: nothing comes from the engine any more.
+TEST(Http, AStepThatDoesNotEndCutsNobodyShort) {
+  TestServer server;
+  server.model().hold(true);
+  Client whole(server.port()), stream(server.port()), old(server.port());
+  whole.send(post("/v1/completions", kAsk));
+  const std::string body = R"({"prompt":"x","max_tokens":9,"stream":true})";
+  stream.send(post("/v1/completions", body));
+  old.send("POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: " +
+           std::to_string(body.size()) + "\r\n\r\n" + body);
+  wait_until([&] { return server.model().step_waits(); });
+  const Reply head = stream.read_reply(true);
+  EXPECT_EQ(head.status, 200);
+  server.http().drain(0);
+  const Reply refused = whole.read_reply();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_NE(refused.body.find("shutting down"), std::string::npos);
+  std::string events;
+  for (std::string more; !(more = stream.read_some()).empty();) events += more;
+  EXPECT_NE(events.find("\"error\""), std::string::npos) << events;
+  EXPECT_NE(events.find("data: [DONE]\n\n\r\n0\r\n\r\n"), std::string::npos) << events;
+  EXPECT_NE(old.read_reply().body.find("data: [DONE]"), std::string::npos);
+  server.model().hold(false);
+  server.drain_and_join(0);
+}
+
 TEST(Http, SaysWhyItCannotListen) {
   TestServer server;
   try {

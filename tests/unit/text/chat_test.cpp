@@ -131,6 +131,18 @@ TEST(Chat, ArgumentsEncodedTwiceAreDecoded) {
   EXPECT_NE(text.find(R"( parameter name="arguments" string="true">[1]</)"), std::string::npos) << text;
 }
 
+TEST(Chat, IntegersOfArgumentsKeepTheirDigits) {
+  ChatMessage answer = message(Role::kAssistant, "");
+  answer.tool_calls = {
+      {"1", "f", R"({"id": 123456789012345678901234567890, "all": [-99999999999999999999, 1e30, 1.0]})"}};
+  const std::string text = rendered({message(Role::kUser, "q"), answer}, chat_mode());
+  EXPECT_NE(text.find(" string=\"false\">123456789012345678901234567890</"), std::string::npos) << text;
+  EXPECT_NE(text.find(" string=\"false\">[-99999999999999999999, 1e+30, 1.0]</"), std::string::npos) << text;
+  // More than a double holds: not another number, and not the text instead.
+  answer.tool_calls = {{"1", "f", "{\"a\": 1" + std::string(400, '0') + "}"}};
+  EXPECT_THROW(rendered({message(Role::kUser, "q"), answer}, chat_mode()), Error);
+}
+
 TEST(Chat, ResultsOfUnknownTypeAreNamed) {
   ChatMessage result = message(Role::kTool, "a");
   result.content.push_back({ContentPart::Kind::kUnsupported, ""});

@@ -1,6 +1,9 @@
 #include "text/tool_text.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -21,7 +24,7 @@ std::string refusal(const std::string& module) {
 }
 
 TEST(PythonStrings, ReadsConstantsOnly) {
-  const auto found = python_strings(
+  const PythonStrings found = python_strings(
       "#!/usr/bin/python\n"
       "\"\"\"A docstring.\nnot_one = \"x\"\n\"\"\"\n"
       "import json\n"
@@ -34,21 +37,32 @@ TEST(PythonStrings, ReadsConstantsOnly) {
       "long = \"\"\"first \"line\"\nsecond \\\nsame\"\"\"\r\n"
       "def f():\n    inner = \"no\"\n"
       "twice = 'a'\n"
-      "twice = 'b'",
+      "twice = 'b'\n"
+      "sum = 'a'\nsum += 'b'  # and\nsum += \"c\"\n"
+      "gone = 'a'\ngone += sum\n"
+      "gone_too = 'a'\ngone_too = f(sum)\n"
+      "never += 'a'\n"
+      "bad = '\\xg0'\n"
+      "good = '\\xg0'\ngood = 'again'",
       "m.py");
   const std::map<std::string, std::string> expected = {{"one",
                                                         "a\tb\xC3\xA9"
                                                         "AA\\ \\q"},
                                                        {"raw", "\\n"},
                                                        {"long", "first \"line\"\nsecond same"},
-                                                       {"twice", "b"}};
-  EXPECT_EQ(found, expected);
+                                                       {"twice", "b"},
+                                                       {"sum", "abc"},
+                                                       {"good", "again"}};
+  EXPECT_EQ(found.values, expected);
+  ASSERT_EQ(found.unreadable.size(), 1U);
+  EXPECT_EQ(found.unreadable.begin()->first, "bad");
 }
 
 TEST(PythonStrings, SaysWhereALiteralIsWrong) {
   const auto where = [](const std::string& module) -> std::string {
     try {
-      python_strings(module, "m.py");
+      const PythonStrings found = python_strings(module, "m.py");
+      if (!found.unreadable.empty()) return found.unreadable.begin()->second.where();
     } catch (const Error& error) {
       return error.where();
     }
@@ -76,6 +90,28 @@ TEST(ToolText, FillsTheFieldsAsTheModuleDoes) {
   EXPECT_FALSE(is_published_tool_text(parts));
 }
 
+TEST(ToolText, IsNotMisledByWhatStandsAroundIt) {
+  const std::string module =
+      "# TOOLS_TEMPLATE.format(mark=wrong)\n"
+      "'''As in TOOLS_TEMPLATE.format(mark=wrong).'''\n"
+      "wrong = '!'\nright = '<>'\nbroken = '\\N{DIGIT ONE}'\n"
+      "OLD_TOOLS_TEMPLATE.format(mark=wrong)\n"
+      "TOOLS_TEMPLATE = \"\"\"## Tools\n{mark}\n\"\"\"\n"
+      "TOOLS_TEMPLATE += '{tool_schemas}\\nend\\n'\n"
+      "text = TOOLS_TEMPLATE.format(tool_schemas=')'.join(a),  # not mark=wrong)\n    mark=right)\n";
+  std::string windows;
+  for (const char c : module) windows += c == '\n' ? std::string("\r\n") : std::string(1, c);
+  for (const std::string& text : {module, windows}) {
+    const ChatTemplateParts parts = read_tool_text(text, "encoding.py");
+    EXPECT_EQ(parts.before_schemas, "## Tools\n<>\n");
+    EXPECT_EQ(parts.after_schemas, "\nend\n");
+  }
+  // An escape of the text's own is a fault still.
+  EXPECT_NE(refusal("TOOLS_TEMPLATE = '{tool_schemas}\\xg0'").find("encoding.py:1"), std::string::npos);
+  EXPECT_NE(refusal("mark = '\\xg0'\nTOOLS_TEMPLATE = '{mark}{tool_schemas}'").find("escape"),
+            std::string::npos);
+}
+
 TEST(ToolText, SaysWhatIsWrong) {
   EXPECT_NE(refusal("x = 'y'").find("no string constant TOOLS_TEMPLATE"), std::string::npos);
   EXPECT_NE(refusal("TOOLS_TEMPLATE = 'no schemas'").find("{tool_schemas} once"), std::string::npos);
@@ -93,6 +129,22 @@ TEST(ToolText, ALinkToNowhereIsNoCheckpointWithoutTools) {
   std::filesystem::create_directory(folder.path() + "/encoding");
   std::filesystem::create_symlink("nowhere", folder.path() + "/encoding/encoding.py");
   EXPECT_THROW(load_tool_text(folder.path()), Error);
+}
+
+TEST(ToolText, APipeIsRefusedAtOnce) {
+  const test::TemporaryFolder folder;
+  std::filesystem::create_directory(folder.path() + "/encoding");
+  const std::string path = folder.path() + "/encoding/encoding.py";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const int writer = ::open(path.c_str(), O_RDWR | O_CLOEXEC);  // one that says nothing
+  ASSERT_GE(writer, 0);
+  try {
+    load_tool_text(folder.path());
+    ADD_FAILURE() << "read a pipe";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("no regular file"), std::string::npos);
+  }
+  ::close(writer);
 }
 
 }  // namespace
