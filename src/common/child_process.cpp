@@ -60,6 +60,7 @@ struct Image {
 
 std::vector<char*> pointers(const std::vector<std::string>& words) {
   std::vector<char*> result;
+  result.reserve(words.size() + 1);  // the caller adds the closing null
   for (const std::string& word : words) result.push_back(const_cast<char*>(word.c_str()));
   return result;
 }

@@ -269,7 +269,8 @@ std::vector<std::pair<std::string, JsonReader>> JsonReader::members() const {
 }
 
 std::string JsonReader::string(std::string fallback) const {
-  return expect(value_ != nullptr && value_->is_string(), "a string") ? value_->get<std::string>() : fallback;
+  return expect(value_ != nullptr && value_->is_string(), "a string") ? value_->get<std::string>()
+                                                                      : std::move(fallback);
 }
 
 int64_t JsonReader::integer(int64_t low, int64_t high, int64_t fallback) const {

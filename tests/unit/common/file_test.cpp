@@ -14,14 +14,15 @@
 #include "common/statistics.h"
 #include "common/table.h"
 #include "common/units.h"
+#include "unit/temporary_folder.h"
 
 namespace spark {
 namespace {
 
 // Reading must neither wait for a writer who never comes nor lose what a slow one writes.
 TEST(File, PipesAreReadWithoutWaitingForEver) {
-  const std::string path =
-      std::filesystem::temp_directory_path() / ("spark-pipe-" + std::to_string(::getpid()));
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "pipe";
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   EXPECT_EQ(read_file(path), "");
   EXPECT_EQ(MappedFile(path).bytes().size(), 0u);
@@ -34,13 +35,10 @@ TEST(File, PipesAreReadWithoutWaitingForEver) {
   });
   EXPECT_EQ(read_file(path), "secret\n");
   writer.join();
-  ::unlink(path.c_str());
 }
 
 TEST(File, AtomicWriteReplacesAndLeavesNoTemporary) {
-  const auto folder = std::filesystem::temp_directory_path() / "spark-file-test";
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directory(folder);
+  const test::TemporaryFolder folder;
   const std::string path = folder / "a";
   write_file_atomic(path, "one");
   write_file_atomic(path, "two", 0600);
@@ -48,11 +46,10 @@ TEST(File, AtomicWriteReplacesAndLeavesNoTemporary) {
   struct stat info {};
   ASSERT_EQ(::stat(path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+  EXPECT_EQ(folder.files(), 1);
   EXPECT_THROW(write_file_atomic(folder / "none" / "a", "x"), Error);
-  EXPECT_THROW(read_file(folder), Error);
+  EXPECT_THROW(read_file(folder.path()), Error);
   EXPECT_THROW(read_file(path, 2), Error);
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Sha256, PublishedVector) {

@@ -8,6 +8,7 @@
 
 #include "common/error.h"
 #include "common/file.h"
+#include "unit/temporary_folder.h"
 
 namespace spark {
 namespace {
@@ -16,15 +17,11 @@ namespace fs = std::filesystem;
 
 class NewFolderTest : public testing::Test {
  protected:
-  NewFolderTest() {
-    char name[] = "/tmp/spark-new-folder-XXXXXX";
-    base_ = ::mkdtemp(name);
-  }
-  ~NewFolderTest() override { fs::remove_all(base_); }
   size_t entries() const {
     return static_cast<size_t>(std::distance(fs::directory_iterator(base_), fs::directory_iterator()));
   }
-  std::string base_;
+  const test::TemporaryFolder temporary_;
+  std::string base_ = temporary_.path();
 };
 
 TEST_F(NewFolderTest, AppearsWhole) {

@@ -8,6 +8,7 @@
 #include "common/file.h"
 #include "common/process.h"
 #include "ops/doctor/doctor.h"
+#include "unit/temporary_folder.h"
 
 namespace spark::ops {
 namespace {
@@ -93,11 +94,6 @@ TEST(Secrets, RandomTextBesideASecretsName) {
 
 class GitFolder {
  public:
-  GitFolder() {
-    char name[] = "/tmp/spark-secrets-XXXXXX";
-    path_ = ::mkdtemp(name);
-  }
-  ~GitFolder() { std::filesystem::remove_all(path_); }
   void git(std::vector<std::string> arguments) const {
     arguments.insert(arguments.begin(), {"git", "-C", path_});
     const ProcessResult result = run_process(arguments);
@@ -106,7 +102,8 @@ class GitFolder {
   const std::string& path() const { return path_; }
 
  private:
-  std::string path_;
+  const test::TemporaryFolder temporary_;
+  std::string path_ = temporary_.path();
 };
 
 TEST(Secrets, TrackedFilesOnly) {

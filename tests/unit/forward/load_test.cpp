@@ -8,6 +8,7 @@
 #include "common/error.h"
 #include "common/file.h"
 #include "golden/tiny_model.h"
+#include "unit/temporary_folder.h"
 
 namespace spark::engine {
 namespace {
@@ -26,14 +27,12 @@ std::string message_of(const std::function<void()>& action) {
 // A writable copy of the tiny checkpoint.
 class Copy {
  public:
-  Copy() : folder_(fs::temp_directory_path() / ("spark-load-test-" + std::to_string(::getpid()))) {
-    fs::remove_all(folder_);
+  Copy() {
     fs::copy(golden::synthetic_checkpoint(), folder_, fs::copy_options::recursive);
     for (const auto& entry : fs::recursive_directory_iterator(folder_)) {
       fs::permissions(entry.path(), fs::perms::owner_write, fs::perm_options::add);
     }
   }
-  ~Copy() { fs::remove_all(folder_); }
   fs::path folder() const { return folder_; }
 
   // The shard that holds an Engram table.
@@ -46,7 +45,8 @@ class Copy {
   }
 
  private:
-  fs::path folder_;
+  const test::TemporaryFolder temporary_;
+  fs::path folder_ = temporary_.path();
 };
 
 TEST(LoadModel, SaysWhatIsWrong) {

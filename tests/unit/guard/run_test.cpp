@@ -24,6 +24,7 @@
 #include "ops/guard/guard.h"
 #include "ops/guard/report.h"
 #include "ops/guard/text.h"
+#include "unit/temporary_folder.h"
 
 // Every allocation of this program is counted; glibc's own functions do the work.
 extern "C" {
@@ -96,8 +97,6 @@ class Victim {
 class GuardRun : public testing::Test {
  protected:
   GuardRun() {
-    std::string pattern = fs::temp_directory_path() / "spark-guard-XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
     fs::create_directories(folder_ / "root/proc/self");
     fs::create_directories(folder_ / "run");
     write_file_atomic(folder_ / "root/proc/self/mounts", "");
@@ -110,10 +109,7 @@ class GuardRun : public testing::Test {
     options_.ready_file.add((folder_ / "ready").string());
     options_.watch_kernel_log = false;
   }
-  ~GuardRun() override {
-    end_guard();
-    fs::remove_all(folder_);
-  }
+  ~GuardRun() override { end_guard(); }
   void end_guard() {
     if (guard_ <= 0) return;
     ::kill(guard_, SIGKILL);
@@ -168,7 +164,8 @@ class GuardRun : public testing::Test {
     return false;
   }
 
-  fs::path folder_;
+  const test::TemporaryFolder temporary_;
+  fs::path folder_ = temporary_.path();
   GuardOptions options_;
   pid_t guard_ = -1;
 };

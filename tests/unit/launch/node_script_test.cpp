@@ -10,6 +10,7 @@
 #include "common/file.h"
 #include "common/process.h"
 #include "ops/launch/node_scripts.h"
+#include "unit/temporary_folder.h"
 
 namespace spark::ops {
 namespace {
@@ -101,8 +102,6 @@ esac
 class NodeScript : public testing::Test {
  protected:
   NodeScript() {
-    std::string pattern = fs::temp_directory_path() / "spark-steps-XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
     fs::create_directories(folder_ + "/bin");
     fs::create_directories(folder_ + "/checkout/bin");
     program("bin/docker", kFakeDocker);
@@ -122,7 +121,6 @@ class NodeScript : public testing::Test {
     context_.owner = "\"by\":\"me\"}";
     context_.claim = "{\"run\":\"run-1\",\"by\":\"me\"}";
   }
-  ~NodeScript() override { fs::remove_all(folder_); }
 
   void program(const std::string& path, const std::string& text) const {
     write_file_atomic(folder_ + "/" + path, "#!/bin/sh\nS=" + folder_ + "\n" + text, 0755);
@@ -194,7 +192,8 @@ class NodeScript : public testing::Test {
     EXPECT_NE(result.error.find(why), std::string::npos) << result.error;
   }
 
-  std::string folder_;
+  const test::TemporaryFolder temporary_;
+  std::string folder_ = temporary_.path();
   RankLaunch launch_;
   NodeScriptContext context_;
 };

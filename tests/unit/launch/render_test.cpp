@@ -13,6 +13,7 @@
 #include "common/file.h"
 #include "common/process.h"
 #include "ops/site/settings.h"
+#include "unit/temporary_folder.h"
 
 namespace spark::ops {
 namespace {
@@ -75,11 +76,6 @@ TEST(Render, ServerArgumentsAreTheCommandWithoutTheContainer) {
 // A folder with programs that write their arguments, one per line, to a file.
 class FakePath {
  public:
-  FakePath() {
-    char name[] = "/tmp/spark-render-XXXXXX";
-    folder_ = ::mkdtemp(name);
-  }
-  ~FakePath() { std::filesystem::remove_all(folder_); }
   void add(const std::string& program) const {
     const std::string path = folder_ + "/" + program;
     write_file_atomic(path, "#!/bin/sh\nprintf '%s\\n' \"$0\" \"$@\" > '" + folder_ + "/argv'\n", 0755);
@@ -92,7 +88,8 @@ class FakePath {
   const std::string& folder() const { return folder_; }
 
  private:
-  std::string folder_;
+  const test::TemporaryFolder temporary_;
+  std::string folder_ = temporary_.path();
 };
 
 std::string lines(const std::vector<std::string>& words) {

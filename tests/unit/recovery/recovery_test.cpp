@@ -11,6 +11,7 @@
 #include "ops/recovery/change.h"
 #include "ops/recovery/check.h"
 #include "ops/recovery/state.h"
+#include "unit/temporary_folder.h"
 
 namespace spark::ops {
 namespace {
@@ -21,8 +22,6 @@ namespace fs = std::filesystem;
 class Machine {
  public:
   Machine() {
-    std::string name = (fs::temp_directory_path() / "spark-recovery-test.XXXXXX").string();
-    root_ = ::mkdtemp(name.data());
     put("/etc/default/grub.d/20-other.cfg", "GRUB_TIMEOUT=1\n");
     put("/etc/ssh/sshd_config.d/50-cloud.conf", "PasswordAuthentication no\n");
     put("/etc/sysctl.d/95-spark-recovery.conf", "kernel.panic=5\n", 0600);  // somebody's own of that name
@@ -35,7 +34,6 @@ class Machine {
     fs::create_directories(root_ + "/var/lib");
     fs::create_symlink("/dev/null", root_ + "/etc/systemd/spark-management-health.timer");
   }
-  ~Machine() { fs::remove_all(root_); }
 
   const std::string& root() const { return root_; }
   void put(const std::string& path, const std::string& content, mode_t mode = 0644) {
@@ -63,7 +61,8 @@ class Machine {
   }
 
  private:
-  std::string root_;
+  const test::TemporaryFolder temporary_;
+  std::string root_ = temporary_.path();
 };
 
 Unit running_unit() {

@@ -13,6 +13,7 @@
 #include "common/file.h"
 #include "common/process.h"
 #include "unit/remote/lingers.h"
+#include "unit/temporary_folder.h"
 
 namespace spark::ops {
 namespace {
@@ -23,12 +24,7 @@ using test::lingers;
 
 class RemoteTest : public testing::Test {
  protected:
-  RemoteTest() {
-    std::string pattern = fs::temp_directory_path() / "spark-remote-XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-    ::setenv("FAKE_SSH_LOG", (folder_ / "log").c_str(), 1);
-  }
-  ~RemoteTest() override { fs::remove_all(folder_); }
+  RemoteTest() { ::setenv("FAKE_SSH_LOG", (folder_ / "log").c_str(), 1); }
 
   Remote remote(double keep_s = 60) {
     return Remote({.ssh_program = SPARK_SOURCE_DIR "/tests/unit/remote/fake_ssh.sh",
@@ -39,7 +35,8 @@ class RemoteTest : public testing::Test {
   RemoteResult run(const std::string& host, const RemoteCommand& command) {
     return remote().run(node(host), command);
   }
-  fs::path folder_;
+  const test::TemporaryFolder temporary_;
+  fs::path folder_ = temporary_.path();
 };
 
 TEST_F(RemoteTest, RunsArgumentsWithoutAnyShellTouchingThem) {

@@ -15,6 +15,7 @@
 #include "common/process.h"
 #include "ops/remote/remote.h"
 #include "unit/remote/lingers.h"
+#include "unit/temporary_folder.h"
 
 namespace spark::ops {
 namespace {
@@ -27,8 +28,7 @@ class SshdTest : public testing::Test {
  protected:
   void SetUp() override {
     if (::access("/usr/sbin/sshd", X_OK) != 0) GTEST_SKIP() << "no /usr/sbin/sshd: install openssh-server";
-    std::string pattern = fs::temp_directory_path() / "spark-sshd-XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
+    folder_ = temporary_.path();
     for (const char* name : {"host", "user", "other"})
       run_process({"ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder_ / name});
     if (::getuid() == 0) made_run_ = fs::create_directory("/run/sshd");
@@ -40,7 +40,6 @@ class SshdTest : public testing::Test {
     if (remote_) remote_->close({node()});
     server_.reset();
     if (made_run_) fs::remove("/run/sshd");
-    fs::remove_all(folder_);
   }
 
   void start_server() {
@@ -80,7 +79,8 @@ class SshdTest : public testing::Test {
     FAIL() << remote_->run(node(), {.arguments = {"true"}}).message << said;
   }
   static RemoteNode node() { return {.name = "lab", .user = "", .host = "lab"}; }
-  fs::path folder_;
+  const test::TemporaryFolder temporary_;
+  fs::path folder_;  // empty: no server runs
   int port_ = 0;
   bool made_run_ = false;
   std::unique_ptr<ChildProcess> server_;

@@ -7,6 +7,7 @@
 
 #include "common/file.h"
 #include "ops/site/inspect.h"
+#include "unit/temporary_folder.h"
 
 namespace spark::ops {
 namespace {
@@ -124,8 +125,8 @@ TEST(Repository, StaysInside) {
   EXPECT_THROW(Repository("/no/such/folder"), Error);
   EXPECT_THROW(repository.read("config"), Error);
 
-  char name[] = "/tmp/spark-site-XXXXXX";
-  const std::string folder = ::mkdtemp(name);
+  const test::TemporaryFolder temporary;
+  const std::string folder = temporary.path();
   std::filesystem::create_symlink("/etc/passwd", folder + "/link");
   std::filesystem::create_directory_symlink("/etc", folder + "/etc");
   write_file_atomic(folder + "/inside", "text");
@@ -134,7 +135,6 @@ TEST(Repository, StaysInside) {
   EXPECT_THROW(linked.read("link"), Error);
   EXPECT_THROW(linked.read("etc/passwd"), Error);
   EXPECT_EQ(linked.read("good"), "text");
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Inspect, DifferencesCarryTheirMeaning) {

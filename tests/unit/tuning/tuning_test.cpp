@@ -8,6 +8,7 @@
 #include "ops/tuning/topology.h"
 #include "unit/case_file.h"
 #include "unit/model/published_config.h"
+#include "unit/temporary_folder.h"
 
 namespace spark::ops {
 namespace {
@@ -20,16 +21,12 @@ constexpr const char* kTriangle = "config/nodes.example.json";
 // A copy of the configuration that a test may write into.
 class Workshop {
  public:
-  Workshop()
-      : root_(std::filesystem::temp_directory_path() / ("spark-tuning-" + std::to_string(::getpid()))) {
-    std::filesystem::remove_all(root_);
-    std::filesystem::create_directories(root_);
+  Workshop() {
     for (const char* name : {"config", "manifests", "upstreams.lock.json"}) {
       std::filesystem::copy(std::string(SPARK_SOURCE_DIR) + "/" + name, root_ / name,
                             std::filesystem::copy_options::recursive);
     }
   }
-  ~Workshop() { std::filesystem::remove_all(root_); }
 
   Repository repository() const { return Repository(root_.string()); }
   bool has(const std::string& path) const { return std::filesystem::exists(root_ / path); }
@@ -38,7 +35,8 @@ class Workshop {
   }
 
  private:
-  std::filesystem::path root_;
+  const test::TemporaryFolder temporary_;
+  std::filesystem::path root_ = temporary_.path();
 };
 
 TEST(Sizes, AreBinary) {

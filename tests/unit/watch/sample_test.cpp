@@ -10,6 +10,7 @@
 #include "common/file.h"
 #include "common/process.h"
 #include "ops/watch/script.h"
+#include "unit/temporary_folder.h"
 
 namespace spark::ops {
 namespace {
@@ -19,11 +20,6 @@ namespace fs = std::filesystem;
 // Runs the script with a PATH on which `programs` stand for a node's own.
 class WatchScript : public testing::Test {
  protected:
-  WatchScript() : folder_(fs::temp_directory_path() / ("spark-watch-test-" + std::to_string(::getpid()))) {
-    fs::create_directories(folder_);
-  }
-  ~WatchScript() override { fs::remove_all(folder_); }
-
   void program(const std::string& name, const std::string& body) {
     const fs::path path = folder_ / name;
     std::ofstream(path) << "#!/bin/sh\n" << body << "\n";
@@ -39,7 +35,8 @@ class WatchScript : public testing::Test {
     return read_watch_answer("node1", result.output);
   }
 
-  fs::path folder_;
+  const test::TemporaryFolder temporary_;
+  fs::path folder_ = temporary_.path();
   std::string text_;
 };
 
@@ -76,7 +73,8 @@ TEST_F(WatchScript, EngineThatFailsHangsOrKnowsNothing) {
   NodeSample sample = run({.service = "dsv41", .container = true});
   EXPECT_EQ(sample.service.state, ServiceState::kAbsent) << text_;
   EXPECT_EQ(sample.engine_problem, "");
-  program("docker", "echo; echo 'Cannot connect to the Docker daemon at unix:///var/run/docker.sock.' >&2; exit 1");
+  program("docker",
+          "echo; echo 'Cannot connect to the Docker daemon at unix:///var/run/docker.sock.' >&2; exit 1");
   sample = run({.service = "dsv41", .container = true, .known_pid = ::getpid()});
   EXPECT_EQ(sample.service.state, ServiceState::kUnknown) << text_;
   EXPECT_NE(sample.engine_problem.find("Cannot connect"), std::string::npos);
