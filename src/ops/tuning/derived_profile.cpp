@@ -100,12 +100,15 @@ void write_experiment(const Repository& repository, const std::string& output, c
   if (std::filesystem::exists(std::filesystem::symlink_status(repository.absolute(path), failed))) {
     throw Error("exists already", output, "nothing was written: choose another name, or remove it first");
   }
+  Faults found;
+  const ClusterProfile profile = read_profile(document, found);
   Faults faults;
-  const ClusterProfile profile = read_profile(document, faults);
-  std::erase_if(faults, [](const Fault& fault) {  // the site file fills these in when the profile is used
+  for (const Fault& fault : found) {
+    // The site file fills these in when the profile is used.
     const auto& paths = site_paths();
-    return fault.what == "is missing" && std::find(paths.begin(), paths.end(), fault.where) != paths.end();
-  });
+    const bool of_site = std::find(paths.begin(), paths.end(), fault.where) != paths.end();
+    if (fault.what != "is missing" || !of_site) faults.push_back(fault);
+  }
   for (const Finding& finding : validate_fabric(profile, map)) {
     faults.push_back({finding.where, finding.evidence + "; expected " + finding.expected, finding.fix});
   }

@@ -303,7 +303,7 @@ TEST(RecoveryCheck, WhatIsNotInEffectIsAnError) {
   answer.facts.kernel.grub.lines_with_splash = 1;
   answer.facts.host.units->at("ssh.service").oom_score_adjust = 0;
   (*answer.facts.host.units)["cups.service"] = running_unit();
-  answer.faults.clear();
+  answer.faults = {};
   std::map<std::string, Severity> seen;
   for (const Finding& finding : check_recovery(host, policy(), answer)) seen[finding.rule] = finding.severity;
   const std::map<std::string, Severity> expected = {{"recovery.watchdog", Severity::kError},
