@@ -28,7 +28,6 @@ __device__ __forceinline__ int warp_count(int v) {
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
 constexpr int kMaxRanks = 16;
-constexpr int kTiles = 4;  // of 16 keys, that a warp reads at once
 constexpr int kBins = 256;
 
 struct ClusterShared {
@@ -56,6 +55,7 @@ __device__ __forceinline__ void find_bin(ClusterShared& s, int pass, int ranks, 
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < kBins) {
     uint32_t sum = 0;
+#pragma unroll 4
     for (int r = 0; r < ranks; ++r) sum += s.all[pass][r][thread];
     s.total[thread] = sum;
   }
@@ -86,6 +86,7 @@ __device__ __forceinline__ void find_bin(ClusterShared& s, int pass, int ranks, 
 // Tells every block this block's counts, and meets. The blocks have read what the pass before left.
 __device__ __forceinline__ void share_counts(ClusterShared& s, int pass, int rank, int ranks) {
   __syncthreads();
+#pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < kBins * ranks; i += kThreads) {
     store_word(&s.all[pass][rank][i % kBins], i / kBins, s.own[pass][i % kBins]);
   }
@@ -98,11 +99,13 @@ __device__ Border find_border(ClusterShared& s, const uint16_t* keys, int count,
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < kBins) s.own[0][thread] = 0, s.own[1][thread] = 0;
   __syncthreads();
+#pragma unroll 1
   for (int i = thread; i < count; i += kThreads) atomicAdd(&s.own[0][keys[i] >> 8], 1u);
   share_counts(s, 0, rank, ranks);
   find_bin(s, 0, ranks, wanted);
   const uint32_t high = s.bin;
   const uint32_t remaining = s.need;
+#pragma unroll 1
   for (int i = thread; i < count; i += kThreads) {
     if (keys[i] >> 8 == high) atomicAdd(&s.own[1][keys[i] & 255], 1u);
   }
@@ -113,6 +116,7 @@ __device__ Border find_border(ClusterShared& s, const uint16_t* keys, int count,
   const uint32_t low = s.bin;
   // Of the blocks before this one: keys in higher bins, and in the border's bin.
   uint32_t above = 0;
+#pragma unroll 1
   for (int i = thread; i < rank * kBins; i += kThreads) {
     const uint32_t bin = static_cast<uint32_t>(i % kBins);
     if (bin > high) above += s.all[0][i / kBins][bin];
@@ -134,6 +138,7 @@ __device__ void emit_selected(ClusterShared& s, const uint16_t* keys, int count,
   const int first = warp * piece;
   const int last = min(first + piece, count);
   uint32_t above = 0, equal = 0;
+#pragma unroll 1
   for (int base = first; base < last; base += 32) {
     const uint32_t v = base + lane < last ? keys[base + lane] : 0u;
     above += __popc(__ballot_sync(~0u, base + lane < last && v > border.threshold));
@@ -142,7 +147,9 @@ __device__ void emit_selected(ClusterShared& s, const uint16_t* keys, int count,
   if (lane == 0) s.above[warp] = above, s.equal[warp] = equal;
   __syncthreads();
   uint32_t above_before = border.above_before, equal_before = border.equal_before;
+#pragma unroll 1
   for (int w = 0; w < warp; ++w) above_before += s.above[w], equal_before += s.equal[w];
+#pragma unroll 1
   for (int base = first; base < last; base += 32) {
     const int i = base + lane;
     const uint32_t v = i < last ? keys[i] : 0u;
@@ -159,7 +166,14 @@ __device__ void emit_selected(ClusterShared& s, const uint16_t* keys, int count,
   __syncthreads();  // above and equal may be written again
 }
 
-__global__ void __launch_bounds__(kThreads)
+// Blocks that a multiprocessor has registers for: two on SM90. On GB10 64 registers would spill.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+constexpr int kBlocks = 1;
+#else
+constexpr int kBlocks = 2;
+#endif
+
+__global__ void __launch_bounds__(kThreads, kBlocks)
     index_cluster_kernel(const __grid_constant__ IndexSelectArgs a, bool restricted, int per_block) {
   SPARK_DYNAMIC_SHARED(uint8_t, memory);
   ClusterShared& s = *reinterpret_cast<ClusterShared*>(memory);
@@ -190,6 +204,7 @@ __global__ void __launch_bounds__(kThreads)
     if (thread == 0) s.listed = 0;
     __syncthreads();
     int mine = 0;
+#pragma unroll 1
     for (int i = thread; i < a.max_blocks; i += kThreads) {
       const int block = candidates[i];
       if (block >= 0) mine += max(0, min(a.block_size, visible - block * a.block_size));
@@ -203,28 +218,22 @@ __global__ void __launch_bounds__(kThreads)
   const int first = min(rank * per_block, list);
   const int count = min(per_block, list - first);
 
-  // Several tiles are under way before the first is decoded: a key is found through two or three dependent
-  // reads.
+  // The next keys are under way while these are scored: a key is found through two or three dependent reads.
+  constexpr int kStride = kWarps * 16;
   const int t = lane & 3;
-  for (int base = warp * 16; base < count; base += kTiles * kWarps * 16) {
-    RawKeys raw[kTiles];
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const int at = base + tile * kWarps * 16;
-      load_keys(a, restricted, row, sequence, first + at, at < count ? list : 0, visible, raw[tile]);
-    }
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const int at = base + tile * kWarps * 16;
-      if (at >= count) break;
-      uint32_t k[kMaxIndexBlocks][8];
-      decode_keys(raw[tile], k);
-      float sum[2];
-      score_keys(k, s.q[0], s.weight[0], a.width / 32, sum);
-      const int i = at + (lane >> 2) + t * 8;
-      if (t < 2 && i < count) {
-        keys[i] = static_cast<uint16_t>(order_key(float_to_bf16(t == 0 ? sum[0] : sum[1])));
-      }
+  RawKeys next;
+  load_wide_keys(a, restricted, row, sequence, first + warp * 16, warp * 16 < count ? list : 0, visible,
+                 next);
+#pragma unroll 1
+  for (int base = warp * 16; base < count; base += kStride) {
+    const RawKeys raw = next;
+    load_wide_keys(a, restricted, row, sequence, first + base + kStride, base + kStride < count ? list : 0,
+                   visible, next);
+    float sum[2];
+    score_raw_keys(raw, s.q[0], s.weight[0], kMaxIndexBlocks, sum);
+    const int i = base + (lane >> 2) + t * 8;
+    if (t < 2 && i < count) {
+      keys[i] = static_cast<uint16_t>(order_key(float_to_bf16(t == 0 ? sum[0] : sum[1])));
     }
   }
   __syncthreads();
@@ -235,7 +244,9 @@ __global__ void __launch_bounds__(kThreads)
     return restricted ? candidates[i / a.block_size] * a.block_size + i % a.block_size : i;
   };
   if (list <= a.top_k) {
+#pragma unroll 1
     for (int i = thread; i < count; i += kThreads) selected[first + i] = entry_of(i);
+#pragma unroll 1
     for (int i = list + rank * kThreads + thread; i < a.top_k; i += ranks * kThreads) selected[i] = -1;
   } else {
     const Border border = find_border(s, keys, count, static_cast<uint32_t>(a.top_k), rank, ranks);
@@ -248,8 +259,10 @@ __global__ void __launch_bounds__(kThreads)
   const int count_blocks = count > 0 ? (count - 1) / a.block_size + 1 : 0;
   const int all_blocks = list > 0 ? (list - 1) / a.block_size + 1 : 0;
   int finite = 0;
+#pragma unroll 1
   for (int b = thread; b < count_blocks; b += kThreads) {
     uint32_t largest = 0;
+#pragma unroll 1
     for (int i = b * a.block_size; i < min((b + 1) * a.block_size, count); ++i)
       largest = max(largest, uint32_t{keys[i]});
     if (first_block + b == all_blocks - 1) largest = 0xFFFF;  // the newest block is always kept
@@ -267,12 +280,14 @@ __global__ void __launch_bounds__(kThreads)
   for (int r = 0; r < ranks; ++r) wanted += static_cast<int>(s.finite[r]);
   wanted = min(a.max_blocks, wanted);  // blocks of minus infinity are dropped
   if (all_blocks <= wanted) {
+#pragma unroll 1
     for (int b = thread; b < count_blocks; b += kThreads) candidates[first_block + b] = first_block + b;
     wanted = all_blocks;
   } else {
     const Border border = find_border(s, best, count_blocks, static_cast<uint32_t>(wanted), rank, ranks);
     emit_selected(s, best, count_blocks, border, [&](int at, int b) { candidates[at] = first_block + b; });
   }
+#pragma unroll 1
   for (int i = wanted + rank * kThreads + thread; i < a.max_blocks; i += ranks * kThreads) candidates[i] = -1;
 }
 
@@ -303,7 +318,8 @@ Shape shape_of(const DeviceLimits& device, const IndexSelectArgs& args) {
 }  // namespace
 
 bool index_cluster_fits(const DeviceLimits& device, const IndexSelectArgs& args) {
-  return args.scores == nullptr && args.step.rows <= kDirectRows &&
+  return args.scores == nullptr && args.step.rows <= kDirectRows && args.width == kMaxIndexWidth &&
+         args.key_cache.record_bytes % 4 == 0 &&
          shape_of(device, args).shared_bytes + 1024 <= device.shared_bytes;
 }
 

@@ -131,31 +131,21 @@ __device__ __forceinline__ void decode_keys(const RawKeys& raw, uint32_t (&k)[kM
   }
 }
 
-// The scores of those keys for a row: sum[0] of key g, sum[1] of key g + 8, in every lane of the quad.
-__device__ __forceinline__ void score_keys(const uint32_t (&k)[kMaxIndexBlocks][8],
-                                           const IndexQueries& queries, const float* weight, int blocks,
-                                           float (&sum)[2]) {
+// From the products of a row's heads with keys g and g + 8 (d[j]: heads 8t + 2j, 8t + 2j + 1) to its scores.
+__device__ __forceinline__ void sum_heads(const float (&d)[4][4], const float* weight, float (&sum)[2]) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int t = lane & 3;
-  sum[0] = sum[1] = 0.0f;
   float product[4][4];
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
-    float d[4] = {};
-#pragma unroll
-    for (int block = 0; block < kMaxIndexBlocks; ++block) {
-      if (block >= blocks) continue;
-      const uint4 q = queries[j][block][lane];
-      mma_bf16(d, k[block][0], k[block][1], k[block][2], k[block][3], q.x, q.y);
-      mma_bf16(d, k[block][4], k[block][5], k[block][6], k[block][7], q.z, q.w);
-    }
     const float2 w = *reinterpret_cast<const float2*>(weight + 8 * t + 2 * j);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      product[j][i] = round_to_bf16(fmaxf(round_to_bf16(d[i]), 0.0f) * ((i & 1) == 0 ? w.x : w.y));
+      product[j][i] = round_to_bf16(fmaxf(round_to_bf16(d[j][i]), 0.0f) * ((i & 1) == 0 ? w.x : w.y));
     }
   }
-#pragma unroll
+  sum[0] = sum[1] = 0.0f;
+#pragma unroll 1
   for (int step = 0; step < 4; ++step) {
     float v0 = sum[0], v1 = sum[1];
 #pragma unroll
@@ -168,6 +158,69 @@ __device__ __forceinline__ void score_keys(const uint32_t (&k)[kMaxIndexBlocks][
     sum[0] = __shfl_sync(~0u, v0, (lane & ~3) | step);
     sum[1] = __shfl_sync(~0u, v1, (lane & ~3) | step);
   }
+}
+
+// load_keys of records of 128 channels whose words are aligned: less code.
+__device__ __forceinline__ void load_wide_keys(const IndexSelectArgs& a, bool restricted, int row,
+                                               int sequence, int base, int end, int visible, RawKeys& raw) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int g = lane >> 2, t = lane & 3;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int i = base + g + half * 8;
+    const int entry = i < end ? entry_at(a, restricted, row, i, visible) : -1;
+    const auto* record =
+        reinterpret_cast<const uint32_t*>(entry >= 0 ? record_of(a.key_cache, sequence, entry) : nullptr);
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      raw.codes[half][block] = record != nullptr ? __ldcg(record + block * 4 + t) : 0u;
+    }
+    raw.scales[half] = record != nullptr ? __ldcg(record + 16) : 0u;
+  }
+}
+
+// The scores of decoded keys for a row: sum[0] of key g, sum[1] of key g + 8, in every lane of the quad.
+__device__ __forceinline__ void score_keys(const uint32_t (&k)[kMaxIndexBlocks][8],
+                                           const IndexQueries& queries, const float* weight, int blocks,
+                                           float (&sum)[2]) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  float d[4][4] = {};
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+#pragma unroll
+    for (int block = 0; block < kMaxIndexBlocks; ++block) {
+      if (block >= blocks) continue;
+      const uint4 q = queries[j][block][lane];
+      mma_bf16(d[j], k[block][0], k[block][1], k[block][2], k[block][3], q.x, q.y);
+      mma_bf16(d[j], k[block][4], k[block][5], k[block][6], k[block][7], q.z, q.w);
+    }
+  }
+  sum_heads(d, weight, sum);
+}
+
+// The same of keys as they lie in the cache, for one row: block by block in a loop, because code that runs
+// once is bound by the fetching of its instructions.
+__device__ __forceinline__ void score_raw_keys(const RawKeys& raw, const IndexQueries& queries,
+                                               const float* weight, int blocks, float (&sum)[2]) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const auto pick = [](const uint32_t(&words)[kMaxIndexBlocks], int block) {
+    return block == 0 ? words[0] : block == 1 ? words[1] : block == 2 ? words[2] : words[3];
+  };
+  float d[4][4] = {};
+#pragma unroll 1
+  for (int block = 0; block < blocks; ++block) {
+    const uint4 a =
+        fp4_to_bf16(pick(raw.codes[0], block), ue8m0_to_float(raw.scales[0] >> (8 * block) & 255u));
+    const uint4 b =
+        fp4_to_bf16(pick(raw.codes[1], block), ue8m0_to_float(raw.scales[1] >> (8 * block) & 255u));
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const uint4 q = queries[j][block][lane];
+      mma_bf16(d[j], a.x, b.x, a.y, b.y, q.x, q.y);
+      mma_bf16(d[j], a.z, b.z, a.w, b.w, q.z, q.w);
+    }
+  }
+  sum_heads(d, weight, sum);
 }
 
 constexpr uint32_t kLowestKey = 0x007F;  // minus infinity
