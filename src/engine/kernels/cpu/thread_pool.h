@@ -3,11 +3,11 @@
 //   ThreadPool pool(4);                                  // the caller and three workers
 //   pool.run(tiles, cost_ns, [&](int tile, int worker) { ... });
 //
-// The caller takes part in the work. Each thread begins with its own part of the tasks, the same part at every
-// call of a size, so that what it reads stays in its core's cache; who is done takes from the others. So which
-// thread runs a task is not determined: a task must write only to places of its own, and use `worker`
-// (0 .. threads-1) for scratch memory. Work below the price of a fork runs on the caller alone. Workers spin
-// for a few tens of microseconds after a job and then sleep.
+// The caller takes part in the work. Each thread begins with its own part of the tasks, the same part at
+// every call of a size, so that what it reads stays in its core's cache; who is done takes from the others.
+// So which thread runs a task is not determined: a task must write only to places of its own, and use
+// `worker` (0 .. threads-1) for scratch memory. Work below the price of a fork runs on the caller alone.
+// Workers spin for a few tens of microseconds after a job and then sleep.
 #pragma once
 
 #include <atomic>

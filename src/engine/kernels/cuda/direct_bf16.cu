@@ -1,4 +1,4 @@
-// BF16 weight, BF16 activations, few rows, or more against resident weights: router, index weights, compressors.
+// BF16 weight and activations, weights that fit in shared memory: router, index weights, compressors.
 #include "engine/kernels/cuda/direct_gemm.cuh"
 
 namespace spark::engine::cuda {

@@ -157,8 +157,8 @@ std::optional<DirectLaunch> plan_direct(const LinearShape& shape, const LinearSp
                        static_cast<size_t>(kTileBytes * shape.weight_bytes);
   if (l.shared_bytes + kReserved > limit) return std::nullopt;
   l.grid = static_cast<int>(ceil_div(padded_row_tiles(shape.rows), l.row_warps));
-  // More than twice what is there at once, and the streaming product's rings are the better way; of many rows,
-  // which keep their block busy, more than once.
+  // More than twice what is there at once, and the streaming product's rings are the better way; of many
+  // rows, which keep their block busy, more than once.
   const auto together = static_cast<int>(device.shared_bytes / (l.shared_bytes + kReserved));
   if (l.grid > (l.many ? 1 : 2) * together * device.multiprocessors) return std::nullopt;
   return l;
