@@ -54,6 +54,10 @@ class TimedBackend final : public Backend {
     return inner_->place_experts(host);
   }
   bool sums_in_double() const override { return inner_->sums_in_double(); }
+  void finish() override { inner_->finish(); }
+  void round_partials(const RoundPartialsArgs& a) override {
+    timed("round_partials", 0, [&] { inner_->round_partials(a); });
+  }
   void run_recorded(uint64_t key, const std::function<void()>& body) override {
     inner_->run_recorded(key, body);
   }
@@ -122,6 +126,7 @@ class TimedBackend final : public Backend {
     timed("route", 0, [&] { inner_->route(a); });
   }
   void experts(const ExpertsArgs& a) override {
+    inner_->finish();
     std::set<int32_t> used(a.ids, a.ids + int64_t{a.step.rows} * a.top_k);
     double bytes = bytes_of(*a.shared);
     for (const int32_t id : used) bytes += bytes_of(a.bank->experts[static_cast<size_t>(id)]);
@@ -142,6 +147,7 @@ class TimedBackend final : public Backend {
   void timed(const char* name, double bytes, const F& call) {
     const auto start = std::chrono::steady_clock::now();
     call();
+    inner_->finish();  // each operation on its own, also where the backend runs several together
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     OperationTime& time = times_[name];
     ++time.calls;

@@ -19,6 +19,8 @@
 #include <string>
 #include <string_view>
 
+#include "engine/numeric/partial_sums.h"
+
 namespace spark::engine {
 
 // all[r][rank * part_cols + c] = that rank's part[r][c], for all columns below all_cols: what a split pads
@@ -60,9 +62,6 @@ struct PartialSums {
   uint16_t* y = nullptr;       // BF16 [rows][cols]
   bool own_rows_only = false;  // as sum_own_rows(): y's other rows are left as they are
 };
-
-// The sums of these ranks: x[r] is rank r's [rows][terms][cols].
-void add_partials(std::span<const double* const> x, int64_t rows, int64_t terms, int64_t cols, uint16_t* y);
 
 class Communicator {
  public:

@@ -23,6 +23,7 @@ int32_t Decoder::entry_bound(int64_t ratio) const {
 }
 
 void Decoder::observe(const std::string& name, ObservedType type, int64_t cols, const void* data) {
+  backend_->finish();
   observer_->tensor({.name = name, .type = type, .rows = step_.rows, .cols = cols, .data = data});
 }
 
@@ -97,6 +98,7 @@ void Decoder::keep_decoder_rows() {
 void Decoder::run_layer(const LayerWeights& layer) {
   const BlockScratch& scratch = runner_.scratch();
   if (observer_ != nullptr) {
+    backend_->finish();
     observer_->before_layer(narrow(layer.role.layer), {.rows = step_.rows,
                                                        .h = scratch.h,
                                                        .pre = scratch.expert_mix.pre,

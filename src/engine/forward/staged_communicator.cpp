@@ -2,8 +2,14 @@
 
 namespace spark::engine {
 
+// Whether `inner` works on the arrays where they are. One rank alone exchanges nothing and waits for nothing.
+bool StagedCommunicator::passes() {
+  if (!staged_ && inner_.ranks() > 1) backend_.finish();
+  return !staged_;
+}
+
 void StagedCommunicator::sum_rows(uint16_t* x, int32_t rows, int32_t cols) {
-  if (!staged_) return inner_.sum_rows(x, rows, cols);
+  if (passes()) return inner_.sum_rows(x, rows, cols);
   rows_.resize(static_cast<size_t>(rows) * static_cast<size_t>(cols));
   const size_t bytes = rows_.size() * sizeof(uint16_t);
   backend_.download(rows_.data(), x, bytes);
@@ -12,7 +18,7 @@ void StagedCommunicator::sum_rows(uint16_t* x, int32_t rows, int32_t cols) {
 }
 
 void StagedCommunicator::sum_own_rows(uint16_t* x, int32_t rows, int32_t cols) {
-  if (!staged_) return inner_.sum_own_rows(x, rows, cols);
+  if (passes()) return inner_.sum_own_rows(x, rows, cols);
   const auto width = static_cast<size_t>(cols);
   rows_.resize(static_cast<size_t>(rows) * width);
   backend_.download(rows_.data(), x, rows_.size() * sizeof(uint16_t));
@@ -23,7 +29,14 @@ void StagedCommunicator::sum_own_rows(uint16_t* x, int32_t rows, int32_t cols) {
 }
 
 void StagedCommunicator::sum_partials(const PartialSums& args) {
-  if (!stages_partials_) return inner_.sum_partials(args);
+  if (inner_.ranks() == 1 && backend_.host_memory()) {
+    return backend_.round_partials(
+        {.rows = args.rows, .terms = args.terms, .cols = args.cols, .x = args.x, .y = args.y});
+  }
+  if (!stages_partials_) {
+    backend_.finish();
+    return inner_.sum_partials(args);
+  }
   const auto width = static_cast<size_t>(args.cols);
   rows_.resize(static_cast<size_t>(args.rows) * width);
   partials_.resize(rows_.size() * static_cast<size_t>(args.terms));
@@ -39,7 +52,7 @@ void StagedCommunicator::sum_partials(const PartialSums& args) {
 }
 
 void StagedCommunicator::gather_rows(std::span<const SpreadRows> arrays, int32_t rows) {
-  if (!staged_) return inner_.gather_rows(arrays, rows);
+  if (passes()) return inner_.gather_rows(arrays, rows);
   const RowRange own = own_rows(rows, rank(), ranks());
   for (const SpreadRows& array : arrays) {
     const auto row_bytes = static_cast<size_t>(array.row_bytes);
@@ -54,7 +67,7 @@ void StagedCommunicator::gather_rows(std::span<const SpreadRows> arrays, int32_t
 }
 
 void StagedCommunicator::gather_columns(const GatherColumns& args) {
-  if (!staged_) return inner_.gather_columns(args);
+  if (passes()) return inner_.gather_columns(args);
   const auto row_bytes = static_cast<size_t>(args.rows) * static_cast<size_t>(args.element_bytes);
   part_.resize(row_bytes * static_cast<size_t>(args.part_cols));
   backend_.download(part_.data(), args.part, part_.size());

@@ -33,6 +33,8 @@ class StagedCommunicator final : public Communicator {
   std::string meet(std::string_view failure) override { return inner_.meet(failure); }
 
  private:
+  bool passes();
+
   Communicator& inner_;
   Backend& backend_;
   const bool staged_;

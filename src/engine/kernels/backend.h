@@ -4,7 +4,7 @@
 // An operation is specified by the comment on its argument struct; kernels/reference is that contract in code
 // (sums in double, rounded once). Every implementation keeps a row's result independent of the other rows of
 // the step, of the number of rows and of the thread count. Calls are asynchronous in order: results are
-// visible to later calls and to download(). Padding rows (step.sequence[t] < 0) may be skipped. Outputs never
+// visible to later calls, to download() and after finish(). Padding rows (step.sequence[t] < 0) may be skipped. Outputs never
 // alias inputs unless the struct says "in place".
 #pragma once
 
@@ -21,6 +21,7 @@
 #include "engine/kernels/select.h"
 #include "engine/kernels/streams.h"
 #include "engine/kernels/types.h"
+#include "engine/numeric/partial_sums.h"
 
 namespace spark::engine {
 
@@ -43,8 +44,15 @@ class Backend {
   // Whether the host can read and write the backend's memory.
   virtual bool host_memory() const { return true; }
 
+  // Returns when the host may read what the calls before this one write; for memory that the host can read.
+  virtual void finish() {}
+
   // Whether linear() and experts() can leave sums unrounded (y_f64), for ranks that add up parts of them.
   virtual bool sums_in_double() const { return false; }
+  // Rounds what they left, on a rank that is alone. Here for memory that the host can read.
+  virtual void round_partials(const RoundPartialsArgs& args) {
+    add_partials({&args.x, 1}, args.rows, args.terms, args.cols, args.y);
+  }
 
   // Runs `body`, the operations of one step, which depend on nothing but `key` and the contents of buffers. A
   // device with graphs records them on the first call with a key and replays them later.

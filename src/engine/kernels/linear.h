@@ -53,4 +53,14 @@ struct RmsNormArgs {
   QuantisedRows y_q = {};  // may be empty
 };
 
+// Of sums that linear() and experts() have left unrounded: y = round_bf16(x) with one term; with several each
+// is rounded, and y is their sum in FP32 in order, rounded again.
+struct RoundPartialsArgs {
+  int32_t rows = 0;
+  int32_t terms = 1;
+  int32_t cols = 0;
+  const double* x = nullptr;  // [rows][terms][cols]
+  uint16_t* y = nullptr;      // BF16 [rows][cols]
+};
+
 }  // namespace spark::engine

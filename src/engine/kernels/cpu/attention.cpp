@@ -54,23 +54,22 @@ void sparse_attention(Context& ctx, const SparseAttentionArgs& args) {
   SPARK_CHECK(args.width % kBlock == 0);
   int64_t longest = 0;
   for (int64_t t = 0; t < rows; ++t) longest = std::max(longest, list_slots(args, t));
-  auto* records = ctx.results.get<const uint8_t*>(static_cast<size_t>(rows * longest));
-  auto* lists = ctx.more_results.get<SlotList>(static_cast<size_t>(rows));
-  for (int64_t t = 0; t < rows; ++t) {
-    if (args.step.sequence[t] >= 0) make_list(args, t, records + t * longest, lists[t]);
-  }
   // Few rows: split the heads too. A head's result does not depend on its group.
   const int64_t wanted = ctx.pool.threads() == 1 ? 1 : 2 * ctx.pool.threads();
   int64_t groups = 1;
   while (rows * groups < wanted && args.heads / (groups * 2) >= kHeadLanes) groups *= 2;
   const int64_t heads = (args.heads + groups - 1) / groups;
   const double cost = static_cast<double>(rows * longest * args.width) * (2.0 * args.heads + 8) / 30;
-  ctx.pool.run(rows * groups, cost, [&](int64_t task, int worker) {
-    const int64_t t = task / groups;
-    const int64_t head = task % groups * heads;
+  ctx.rows.run();  // rows read what other rows of their sequence have just written into the caches
+  auto* records = ctx.lists.get<const uint8_t*>(static_cast<size_t>(ctx.pool.threads() * longest));
+  Buffer* const scratch = ctx.scratch.data();
+  const auto attend_heads = [=](int64_t t, int64_t group, int worker) {
+    const int64_t head = group * heads;
     if (args.step.sequence[t] < 0 || head >= args.heads) return;
+    SlotList list;
+    make_list(args, t, records + worker * longest, list);
     const int64_t at = (t * args.heads + head) * args.width;
-    const AttendTask attention{.list = lists[t],
+    const AttendTask attention{.list = list,
                                .heads = static_cast<int>(std::min(heads, args.heads - head)),
                                .width = args.width,
                                .pairs = args.pairs,
@@ -79,8 +78,14 @@ void sparse_attention(Context& ctx, const SparseAttentionArgs& args) {
                                .sink = args.sink + head,
                                .cos_sin = args.cos_sin + t * args.pairs * 2,
                                .o = args.o + at};
-    attend(attention, ctx.scratch[static_cast<size_t>(worker)]);
-  });
+    attend(attention, scratch[worker]);
+  };
+  if (groups == 1) {
+    ctx.rows.add(rows, cost, [=](int64_t t, int worker) { attend_heads(t, 0, worker); });
+  } else {
+    ctx.fork(rows * groups, cost,
+             [&](int64_t task, int worker) { attend_heads(task / groups, task % groups, worker); });
+  }
 }
 
 }  // namespace spark::engine::cpu

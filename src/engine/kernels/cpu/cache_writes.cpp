@@ -10,7 +10,7 @@
 namespace spark::engine::cpu {
 
 void rope_angles(Context& ctx, const RopeAnglesArgs& args) {
-  ctx.pool.run(args.step.rows, static_cast<double>(args.step.rows) * args.pairs * 40, [&](int64_t t, int) {
+  ctx.rows.add(args.step.rows, static_cast<double>(args.step.rows) * args.pairs * 40, [=](int64_t t, int) {
     const auto position = static_cast<float>(args.step.position[t] - args.back);
     float* out = args.cos_sin + t * args.pairs * 2;
     for (int64_t i = 0; i < args.pairs; ++i) {
@@ -23,7 +23,7 @@ void rope_angles(Context& ctx, const RopeAnglesArgs& args) {
 
 void rope(Context& ctx, const RopeArgs& args) {
   const double cost = static_cast<double>(args.rows) * args.heads * args.pairs;
-  ctx.pool.run(args.rows, cost, [&](int64_t t, int) {
+  ctx.rows.add(args.rows, cost, [=](int64_t t, int) {
     const float* cos_sin = args.cos_sin + t * args.pairs * 2;
     for (int64_t head = 0; head < args.heads; ++head)
       rotate(args.x + (t * args.heads + head) * args.width, args.width, cos_sin, args.pairs, args.inverse);
@@ -33,9 +33,10 @@ void rope(Context& ctx, const RopeArgs& args) {
 void window_write(Context& ctx, const WindowWriteArgs& args) {
   SPARK_CHECK(args.width % kBlock == 0);
   const int64_t width = args.width;
-  ctx.pool.run(args.step.rows, static_cast<double>(args.step.rows * width) / 2, [&](int64_t t, int worker) {
+  Buffer* const scratch = ctx.scratch.data();
+  ctx.rows.add(args.step.rows, static_cast<double>(args.step.rows * width) / 2, [=](int64_t t, int worker) {
     if (args.step.sequence[t] < 0) return;
-    auto* value = ctx.scratch[static_cast<size_t>(worker)].get<float>(static_cast<size_t>(width));
+    auto* value = scratch[worker].get<float>(static_cast<size_t>(width));
     rotated_floats(args.kv + t * width, width, args.cos_sin + t * args.pairs * 2, args.pairs, value);
     uint8_t* record = args.records != nullptr
                           ? args.records + t * window_record_bytes(args.width)
@@ -53,7 +54,7 @@ void pool_pairs(Context& ctx, const PoolPairsArgs& args) {
     return args.state + slot * 2 * width;
   };
   const double cost = static_cast<double>(step.rows * width);
-  ctx.pool.run(step.rows, cost, [&](int64_t t, int) {
+  ctx.fork(step.rows, cost, [&](int64_t t, int) {
     uint16_t* pooled = args.pooled + t * width;
     const int32_t position = step.position[t];
     if (step.sequence[t] < 0 || position % 2 == 0) {
@@ -78,12 +79,13 @@ void entry_write(Context& ctx, const EntryWriteArgs& args) {
   const int64_t width = args.width;
   const int64_t key_width = args.key_width;
   const double cost = static_cast<double>(args.step.rows * (width + key_width)) / args.ratio;
-  ctx.pool.run(args.step.rows, cost, [&](int64_t t, int worker) {
+  Buffer* const scratch = ctx.scratch.data();
+  ctx.rows.add(args.step.rows, cost, [=](int64_t t, int worker) {
     const int32_t sequence = args.step.sequence[t];
     const int32_t position = args.step.position[t];
     if (sequence < 0 || (position + 1) % args.ratio != 0) return;
     auto* value =
-        ctx.scratch[static_cast<size_t>(worker)].get<float>(static_cast<size_t>(std::max(width, key_width)));
+        scratch[worker].get<float>(static_cast<size_t>(std::max(width, key_width)));
     const float* cos_sin = args.cos_sin + t * args.pairs * 2;
     const int32_t entry = position / args.ratio;
     rotated_floats(args.key + t * key_width, key_width, cos_sin, args.pairs, value);

@@ -38,11 +38,14 @@ class CpuBackend final : public Backend {
     return static_cast<char*>(memory) + (aligned - address);
   }
   void upload(void* to, const void* from_host, size_t bytes) override {
+    ctx_.rows.run();
     if (bytes > 0) std::memcpy(to, from_host, bytes);
   }
   void download(void* to_host, const void* from, size_t bytes) override {
+    ctx_.rows.run();
     if (bytes > 0) std::memcpy(to_host, from, bytes);
   }
+  void finish() override { ctx_.rows.run(); }
 
   Weight place(const Weight& host) override {
     if (host.empty()) return host;
@@ -69,12 +72,16 @@ class CpuBackend final : public Backend {
   }
   bool keeps_host(WeightFormat format) const override { return format == WeightFormat::kBf16; }
   bool sums_in_double() const override { return true; }
-  void run_recorded(uint64_t, const std::function<void()>& body) override { body(); }
+  void run_recorded(uint64_t, const std::function<void()>& body) override {
+    body();
+    ctx_.rows.run();
+  }
 
   void quantise(const QuantiseArgs& args) override { cpu::quantise(ctx_, args); }
   void linear(const LinearArgs& args) override { cpu::linear(ctx_, args); }
   void grouped_linear(const GroupedLinearArgs& args) override { cpu::grouped_linear(ctx_, args); }
   void rms_norm(const RmsNormArgs& args) override { cpu::rms_norm(ctx_, args); }
+  void round_partials(const RoundPartialsArgs& args) override { cpu::round_partials(ctx_, args); }
 
   void embed(const EmbedArgs& args) override { cpu::embed(ctx_, args); }
   void mhc_mix(const MhcMixArgs& args) override { cpu::mhc_mix(ctx_, args); }
@@ -100,8 +107,14 @@ class CpuBackend final : public Backend {
 
   void draft(const DraftArgs& args) override { cpu::draft(ctx_, args); }
 
-  void select(const SelectArgs& args) override { select_on_host(args); }
-  void verify_drafts(const VerifyArgs& args) override { verify_on_host(args); }
+  void select(const SelectArgs& args) override {
+    ctx_.rows.run();
+    select_on_host(args);
+  }
+  void verify_drafts(const VerifyArgs& args) override {
+    ctx_.rows.run();
+    verify_on_host(args);
+  }
 
  private:
   struct Free {

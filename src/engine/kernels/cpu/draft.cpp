@@ -47,6 +47,7 @@ void draft_tile(const Round& round, int64_t tile, Buffer& scratch) {
 void draft(Context& ctx, const DraftArgs& args) {
   const StepRows& step = args.step;
   if (step.rows <= 0) return;
+  ctx.rows.run();
   const PackedWeight& head = packed_form(*args.head);
   SPARK_CHECK(head.rows == args.vocab && head.cols == args.rank);
   const auto* table = static_cast<const uint16_t*>(args.embed->data);
@@ -71,7 +72,7 @@ void draft(Context& ctx, const DraftArgs& args) {
     }
     if (count == 0) return;
     const Round round{args, head, rows, count, views, best};
-    ctx.pool.run(
+    ctx.fork(
         head.tiles, product_ns(head, count) * static_cast<double>(head.tiles),
         [&](int64_t tile, int worker) { draft_tile(round, tile, ctx.scratch[static_cast<size_t>(worker)]); });
     for (int64_t i = 0; i < count; ++i) {

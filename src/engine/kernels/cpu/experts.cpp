@@ -4,6 +4,7 @@
 #include "common/error.h"
 #include "engine/kernels/cpu/operations.h"
 #include "engine/kernels/cpu/rows.h"
+#include "engine/kernels/cpu/tile_unit.h"
 
 namespace spark::engine::cpu {
 namespace {
@@ -175,7 +176,8 @@ Plan make_plan(Context& ctx, const ExpertsArgs& args, int64_t first_row, int64_t
 }
 
 // The rows of each slot in the form that its share's products take: many rows as pairs, side by side.
-RowView* share_inputs(Context& ctx, const Plan& plan, const QuantisedRows& x, int64_t rows, int64_t hidden) {
+RowView* share_inputs(Context& ctx, const Plan& plan, const QuantisedRows& x, int64_t rows, int64_t hidden,
+                      const RowView* by_row) {
   const int64_t blocks = hidden / kBlock;
   auto* views = ctx.more_results.get<RowView>(static_cast<size_t>(2 * plan.slots));
   auto* pairs = ctx.pairs.get<uint16_t>(
@@ -187,7 +189,7 @@ RowView* share_inputs(Context& ctx, const Plan& plan, const QuantisedRows& x, in
            takes_tile_unit(w.w2.format, share.rows);
   };
   const bool all_pairs = std::all_of(plan.shares, plan.shares + plan.share_count, as_pairs);
-  const RowView* by_row = all_pairs ? nullptr : rows_from_codes(ctx, x, rows, hidden);
+  if (by_row == nullptr && !all_pairs) by_row = rows_from_codes(ctx, x, rows, hidden);
   for (int64_t s = 0; s < plan.share_count; ++s) {
     const Share& share = plan.shares[s];
     for (int64_t slot = share.first; slot < share.first + share.rows; ++slot) {
@@ -195,7 +197,8 @@ RowView* share_inputs(Context& ctx, const Plan& plan, const QuantisedRows& x, in
                                     : by_row[plan.row_of[slot]];
     }
   }
-  ctx.pool.run(plan.slots, static_cast<double>(plan.slots * hidden) / 16, [&](int64_t slot, int) {
+  if (!tile_unit_usable()) return views;
+  ctx.fork(plan.slots, static_cast<double>(plan.slots * hidden) / 16, [&](int64_t slot, int) {
     if (views[slot].pairs == nullptr) return;
     const int64_t row = plan.row_of[slot];
     pairs_from_codes(x.codes + row * hidden, x.scales + row * blocks, hidden, pairs + slot * hidden,
@@ -206,10 +209,13 @@ RowView* share_inputs(Context& ctx, const Plan& plan, const QuantisedRows& x, in
 
 void run_pass(Context& ctx, const ExpertsArgs& args, int64_t first_row, int64_t rows) {
   const int64_t blocks = args.width / kBlock;
-  const Plan plan = make_plan(ctx, args, first_row, rows);
   const QuantisedRows x{args.x_q.codes + first_row * args.hidden,
                         args.x_q.scales + first_row * (args.hidden / kBlock)};
-  RowView* const views = share_inputs(ctx, plan, x, rows, args.hidden);
+  // Without the tile unit every row goes as floats, which need not wait for its experts to be known.
+  const RowView* by_row = tile_unit_usable() ? nullptr : rows_from_codes(ctx, x, rows, args.hidden);
+  ctx.rows.run();  // the choice of experts
+  const Plan plan = make_plan(ctx, args, first_row, rows);
+  RowView* const views = share_inputs(ctx, plan, x, rows, args.hidden, by_row);
   const auto gated_size = static_cast<size_t>(plan.slots * args.width);
   const auto pairs_size = static_cast<size_t>((plan.slots + kPairsSlack) * args.width);
   auto* gated_pairs =
@@ -232,10 +238,10 @@ void run_pass(Context& ctx, const ExpertsArgs& args, int64_t first_row, int64_t 
     down_ns +=
         product_ns(packed_form(share.weights->w2), share.rows) * static_cast<double>(args.hidden) / kTile;
   }
-  ctx.pool.run(plan.share_count * blocks, up_ns, [&](int64_t task, int worker) {
+  ctx.fork(plan.share_count * blocks, up_ns, [&](int64_t task, int worker) {
     gate_tile(pass, plan.shares[task / blocks], task % blocks, ctx.scratch[static_cast<size_t>(worker)]);
   });
-  ctx.pool.run((args.hidden + kTile - 1) / kTile, down_ns, [&](int64_t tile, int worker) {
+  ctx.fork((args.hidden + kTile - 1) / kTile, down_ns, [&](int64_t tile, int worker) {
     Buffer& scratch = ctx.scratch[static_cast<size_t>(worker)];
     if (args.y_f64 != nullptr) {
       down_tile_unrounded(pass, tile, scratch);
@@ -250,8 +256,9 @@ void run_pass(Context& ctx, const ExpertsArgs& args, int64_t first_row, int64_t 
 void route(Context& ctx, const RouteArgs& args) {
   SPARK_CHECK(args.top_k <= args.experts);
   const double cost = static_cast<double>(args.step.rows) * args.experts * 40;
-  ctx.pool.run(args.step.rows, cost, [&](int64_t t, int worker) {
-    auto* score = ctx.scratch[static_cast<size_t>(worker)].get<float>(static_cast<size_t>(3 * args.experts));
+  Buffer* const scratch = ctx.scratch.data();
+  ctx.rows.add(args.step.rows, cost, [=](int64_t t, int worker) {
+    auto* score = scratch[worker].get<float>(static_cast<size_t>(3 * args.experts));
     route_row(args, t, score, reinterpret_cast<int32_t*>(score + 2 * args.experts));
   });
 }

@@ -35,7 +35,7 @@ void decode_queries(Context& ctx, const IndexSelectArgs& args, Rows& rows) {
   auto* scales = ctx.scales.get<float>(static_cast<size_t>(count * (blocks + 1)));
   auto* views = ctx.views.get<RowView>(static_cast<size_t>(count));
   float* weights = scales + count * blocks;
-  ctx.pool.run(args.step.rows, static_cast<double>(count * width) / 4, [&](int64_t t, int) {
+  ctx.rows.add(args.step.rows, static_cast<double>(count * width) / 4, [=](int64_t t, int) {
     for (int64_t i = t * args.heads; i < (t + 1) * args.heads; ++i) {
       decode_fp4_row(args.q_packed + i * width / 2, args.q_scales + i * blocks, width, values + i * width,
                      scales + i * blocks);
@@ -130,8 +130,9 @@ void index_query(Context& ctx, const IndexQueryArgs& args) {
   SPARK_CHECK(args.width % kBlock == 0);
   const int64_t width = args.width;
   const double cost = static_cast<double>(args.rows) * args.heads * args.width / 2;
-  ctx.pool.run(args.rows, cost, [&](int64_t t, int worker) {
-    auto* value = ctx.scratch[static_cast<size_t>(worker)].get<float>(static_cast<size_t>(width));
+  Buffer* const scratch = ctx.scratch.data();
+  ctx.rows.add(args.rows, cost, [=](int64_t t, int worker) {
+    auto* value = scratch[worker].get<float>(static_cast<size_t>(width));
     for (int64_t i = t * args.heads; i < (t + 1) * args.heads; ++i) {
       rotated_floats(args.q + i * width, width, args.cos_sin + t * args.pairs * 2, args.pairs, value);
       quantise_fp4_ue8m0(value, width, args.packed + i * width / 2, args.scales + i * (width / kBlock));
@@ -163,11 +164,11 @@ void index_select(Context& ctx, const IndexSelectArgs& args) {
   }
   const int64_t stretches = (most + kEntriesPerTask - 1) / kEntriesPerTask;
   const double cost = static_cast<double>(all * args.heads * args.width) / 30;
-  ctx.pool.run(count * stretches, cost, [&](int64_t task, int worker) {
+  ctx.fork(count * stretches, cost, [&](int64_t task, int worker) {
     score_stretch(rows, task / stretches, task % stretches * kEntriesPerTask,
                   ctx.scratch[static_cast<size_t>(worker)]);
   });
-  ctx.pool.run(count, static_cast<double>(count * rows.longest) * 2,
+  ctx.fork(count, static_cast<double>(count * rows.longest) * 2,
                [&](int64_t t, int worker) { finish_row(rows, t, ctx.scratch[static_cast<size_t>(worker)]); });
 }
 

@@ -5,6 +5,7 @@
 #include "engine/kernels/cpu/operations.h"
 #include "engine/kernels/cpu/rows.h"
 #include "engine/kernels/cpu/tile_unit.h"
+#include "engine/numeric/partial_sums.h"
 
 namespace spark::engine::cpu {
 namespace {
@@ -43,7 +44,7 @@ RowView* rows_from_bf16(Context& ctx, const uint16_t* x, int64_t rows, int64_t c
   const int64_t width = padded(cols);
   auto* values = ctx.values.get<float>(static_cast<size_t>(rows * width));
   auto* views = ctx.views.get<RowView>(static_cast<size_t>(rows));
-  ctx.pool.run(rows, static_cast<double>(rows * cols) / 8, [&](int64_t m, int) {
+  ctx.rows.add(rows, static_cast<double>(rows * cols) / 8, [=](int64_t m, int) {
     floats_from_bf16(x + m * cols, cols, values + m * width);
     views[m] = {values + m * width};
   });
@@ -56,7 +57,7 @@ RowView* rows_from_codes(Context& ctx, const QuantisedRows& x, int64_t rows, int
   auto* values = ctx.values.get<float>(static_cast<size_t>(rows * cols));
   auto* scales = ctx.scales.get<float>(static_cast<size_t>(rows * blocks));
   auto* views = ctx.views.get<RowView>(static_cast<size_t>(rows));
-  ctx.pool.run(rows, static_cast<double>(rows * cols) / 8, [&](int64_t m, int) {
+  ctx.rows.add(rows, static_cast<double>(rows * cols) / 8, [=](int64_t m, int) {
     floats_from_codes(x.codes + m * cols, x.scales + m * blocks, cols, values + m * cols,
                       scales + m * blocks);
     views[m] = {values + m * cols, scales + m * blocks};
@@ -70,7 +71,7 @@ RowView* pairs_from_codes(Context& ctx, const QuantisedRows& x, int64_t rows, in
   auto* pairs = ctx.pairs.get<uint16_t>(static_cast<size_t>((rows + kPairsSlack) * cols));
   auto* scales = ctx.scales.get<float>(static_cast<size_t>(rows * blocks));
   auto* views = ctx.views.get<RowView>(static_cast<size_t>(rows));
-  ctx.pool.run(rows, static_cast<double>(rows * cols) / 8, [&](int64_t m, int) {
+  ctx.rows.add(rows, static_cast<double>(rows * cols) / 8, [=](int64_t m, int) {
     pairs_from_codes(x.codes + m * cols, x.scales + m * blocks, cols, pairs + m * cols, scales + m * blocks);
     views[m] = {nullptr, scales + m * blocks, pairs + m * cols};
   });
@@ -80,7 +81,7 @@ RowView* pairs_from_codes(Context& ctx, const QuantisedRows& x, int64_t rows, in
 void quantise(Context& ctx, const QuantiseArgs& args) {
   SPARK_CHECK(args.cols % kBlock == 0);
   const int64_t cols = args.cols;
-  ctx.pool.run(args.rows, static_cast<double>(args.rows * cols) / 2, [&](int64_t m, int) {
+  ctx.rows.add(args.rows, static_cast<double>(args.rows * cols) / 2, [=](int64_t m, int) {
     quantise_row(args.x + m * cols, cols, args.out.codes + m * cols, args.out.scales + m * (cols / kBlock));
   });
 }
@@ -104,7 +105,7 @@ void linear(Context& ctx, const LinearArgs& args) {
   const RowView* views = rows_of(ctx, args, weight);
   const int64_t chunks = (args.rows + kRowsPerTask - 1) / kRowsPerTask;
   const double cost = product_ns(weight, args.rows) * static_cast<double>(weight.tiles);
-  ctx.pool.run(weight.tiles * chunks, cost, [&](int64_t task, int worker) {
+  ctx.fork(weight.tiles * chunks, cost, [&](int64_t task, int worker) {
     const int64_t tile = task / chunks;
     const int64_t first = task % chunks * kRowsPerTask;
     const int64_t rows = std::min(kRowsPerTask, args.rows - first);
@@ -136,22 +137,31 @@ RowView* group_rows(Context& ctx, const GroupedLinearArgs& args, const PackedWei
   if (takes_tile_unit(weight.format, rows)) {
     const int64_t width = weight.blocks * kBlock;
     auto* pairs = ctx.pairs.get<uint16_t>(static_cast<size_t>((rows + kPairsSlack) * groups * width));
-    ctx.pool.run(rows * groups, static_cast<double>(rows * groups * width) / 16, [&](int64_t part, int) {
-      pairs_from_bf16(args.x + part * weight.cols, weight.cols, pairs + part * width);
-      views[part % groups * rows + part / groups] = {nullptr, nullptr, pairs + part * width};
+    const int64_t cols = weight.cols;
+    const uint16_t* x = args.x;
+    ctx.rows.add(rows, static_cast<double>(rows * groups * width) / 16, [=](int64_t m, int) {
+      for (int64_t g = 0; g < groups; ++g) {
+        const int64_t part = m * groups + g;
+        pairs_from_bf16(x + part * cols, cols, pairs + part * width);
+        views[g * rows + m] = {nullptr, nullptr, pairs + part * width};
+      }
     });
     return views;
   }
-  const RowView* by_row = rows_from_bf16(ctx, args.x, rows * groups, weight.cols);
-  const int64_t width = padded(weight.cols);
-  if (is_quantised(weight.format)) {
-    float* values = ctx.values.get<float>(static_cast<size_t>(rows * groups * width));
-    for (int64_t i = 0; i < rows * groups * width; ++i)
-      values[i] = std::fabs(values[i]) < kLeastPlain ? 0.0F : values[i];
-  }
-  for (int64_t m = 0; m < rows; ++m) {
-    for (int64_t g = 0; g < groups; ++g) views[g * rows + m] = by_row[m * groups + g];
-  }
+  const int64_t cols = weight.cols;
+  const int64_t width = padded(cols);
+  const uint16_t* x = args.x;
+  const bool flushes = is_quantised(weight.format);
+  float* values = ctx.values.get<float>(static_cast<size_t>(rows * groups * width));
+  ctx.rows.add(rows, static_cast<double>(rows * groups * width) / 8, [=](int64_t m, int) {
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t part = m * groups + g;
+      float* const out = values + part * width;
+      floats_from_bf16(x + part * cols, cols, out);
+      for (int64_t i = 0; flushes && i < width; ++i) out[i] = std::fabs(out[i]) < kLeastPlain ? 0.0F : out[i];
+      views[g * rows + m] = {out};
+    }
+  });
   return views;
 }
 
@@ -166,7 +176,7 @@ void grouped_linear(Context& ctx, const GroupedLinearArgs& args) {
   const RowView* views = group_rows(ctx, args, weight);
   const int64_t chunks = (args.rows + kRowsPerTask - 1) / kRowsPerTask;
   const double cost = product_ns(weight, args.rows) * static_cast<double>(weight.tiles);
-  ctx.pool.run(weight.tiles * chunks, cost, [&](int64_t task, int worker) {
+  ctx.fork(weight.tiles * chunks, cost, [&](int64_t task, int worker) {
     const int64_t tile = task / chunks;
     const int64_t first = task % chunks * kRowsPerTask;
     const int64_t rows = std::min(kRowsPerTask, args.rows - first);
@@ -188,11 +198,19 @@ void rms_norm(Context& ctx, const RmsNormArgs& args) {
   SPARK_CHECK(args.cols % kBlock == 0);
   const int64_t cols = args.cols;
   const bool quantised = args.y_q.codes != nullptr;
-  ctx.pool.run(args.rows, static_cast<double>(args.rows * cols) / 2, [&](int64_t m, int) {
+  ctx.rows.add(args.rows, static_cast<double>(args.rows * cols) / 2, [=](int64_t m, int) {
     rms_norm_row(args.x + m * args.x_stride, args.weight, cols, args.eps,
                  args.y != nullptr ? args.y + m * cols : nullptr,
                  quantised ? args.y_q.codes + m * cols : nullptr,
                  quantised ? args.y_q.scales + m * (cols / kBlock) : nullptr);
+  });
+}
+
+void round_partials(Context& ctx, const RoundPartialsArgs& args) {
+  const double cost = static_cast<double>(args.rows) * args.terms * args.cols / 3;
+  ctx.rows.add(args.rows, cost, [=](int64_t m, int) {
+    const double* const x = args.x + m * args.terms * args.cols;
+    add_partials({&x, 1}, 1, args.terms, args.cols, args.y + m * args.cols);
   });
 }
 

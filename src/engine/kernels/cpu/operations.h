@@ -6,6 +6,7 @@
 #include "engine/kernels/backend.h"
 #include "engine/kernels/cpu/buffer.h"
 #include "engine/kernels/cpu/packed_weight.h"
+#include "engine/kernels/cpu/row_chain.h"
 #include "engine/kernels/cpu/thread_pool.h"
 #include "engine/kernels/cpu/tile_product.h"
 
@@ -21,9 +22,17 @@ const PackedWeight& packed_form(const Weight& weight);
 
 struct Context {
   Context(int threads, double fork_ns)
-      : pool(threads, fork_ns), scratch(static_cast<size_t>(pool.threads())) {}
+      : pool(threads, fork_ns), rows(pool), scratch(static_cast<size_t>(pool.threads())) {}
+
+  // Everything else than operations on single rows: what was chained before is complete when it begins.
+  template <typename F>
+  void fork(int64_t tasks, double cost_ns, F&& fn) {
+    rows.run();
+    pool.run(tasks, cost_ns, fn);
+  }
 
   ThreadPool pool;
+  RowChain rows;                // what has been called and has not run yet
   std::vector<Buffer> scratch;  // one per worker
   Buffer values;                // rows as floats
   Buffer pairs;                 // rows as pairs of the tile unit
@@ -32,12 +41,14 @@ struct Context {
   Buffer results;               // intermediate results of an operation
   Buffer more_results;
   Buffer indices;
+  Buffer lists;  // what attention reads, one list per worker
 };
 
 // Estimated time of a tile's product with `rows` rows on one core. Only decides what is worth a fork.
 double product_ns(const PackedWeight& weight, int64_t rows);
 
-// Row views over floats and scales in ctx.values and ctx.scales.
+// Row views over floats and scales in ctx.values and ctx.scales, filled by the chain of rows: whoever calls
+// them must fork or run the chain before the next operation takes these buffers.
 RowView* rows_from_bf16(Context& ctx, const uint16_t* x, int64_t rows, int64_t cols);
 RowView* rows_from_codes(Context& ctx, const QuantisedRows& x, int64_t rows, int64_t cols);
 RowView* pairs_from_codes(Context& ctx, const QuantisedRows& x, int64_t rows, int64_t cols);
@@ -46,6 +57,7 @@ void quantise(Context& ctx, const QuantiseArgs& args);
 void linear(Context& ctx, const LinearArgs& args);
 void grouped_linear(Context& ctx, const GroupedLinearArgs& args);
 void rms_norm(Context& ctx, const RmsNormArgs& args);
+void round_partials(Context& ctx, const RoundPartialsArgs& args);
 
 void embed(Context& ctx, const EmbedArgs& args);
 void mhc_mix(Context& ctx, const MhcMixArgs& args);

@@ -35,15 +35,16 @@ void mix_products(const float* x, int64_t width, const double* sums, int64_t str
 }  // namespace
 
 void embed(Context& ctx, const EmbedArgs& args) {
-  const auto* table = static_cast<const uint16_t*>(args.table->data);
   const int64_t hidden = args.hidden;
-  ctx.pool.run(args.step.rows, static_cast<double>(args.step.rows * hidden * args.streams) / 8,
-               [&](int64_t t, int) {
+  const auto* table = static_cast<const uint16_t*>(args.table->data);
+  const int64_t table_rows = args.table->rows;
+  ctx.rows.add(args.step.rows, static_cast<double>(args.step.rows * hidden * args.streams) / 8,
+               [=](int64_t t, int) {
                  const int64_t row = args.step.token[t] - args.first_vocab_row;
                  const uint16_t* source = nullptr;
                  if (args.override_rows != nullptr && args.override_rows[t] >= 0) {
                    source = args.overrides + args.override_rows[t] * hidden;
-                 } else if (row >= 0 && row < args.table->rows) {
+                 } else if (row >= 0 && row < table_rows) {
                    source = table + row * hidden;
                  }
                  for (int64_t k = 0; k < args.streams; ++k) {
@@ -58,6 +59,50 @@ void embed(Context& ctx, const EmbedArgs& args) {
                });
 }
 
+namespace {
+
+// With enough rows for every thread they need no splitting of the inputs: a few rows together, all the way.
+constexpr int64_t kRowsForChains = 2;
+constexpr int64_t kRowsTogether = 4;
+
+void chain_mix(Context& ctx, const MhcMixArgs& args, const PackedWeight& weight) {
+  const PackedWeight* const fn = &weight;
+  const int64_t width = int64_t{args.streams} * args.hidden;
+  const int64_t chunks = (fn->blocks + kMixChunkBlocks - 1) / kMixChunkBlocks;
+  Buffer* const scratch = ctx.scratch.data();
+  const double cost = static_cast<double>(args.rows * width) * (kTile / 12.0 + 0.2);
+  const auto link = [=](int64_t first, int64_t count, int worker) {
+    constexpr int64_t kMost = kRowGroup;
+    const int64_t chunk_sums = padded_rows(kMost) * kTile;
+    auto* const sums = scratch[worker].get<double>(
+        static_cast<size_t>(chunks * chunk_sums + (kMost * padded(width) + 1) / 2));
+    auto* const values = reinterpret_cast<float*>(sums + chunks * chunk_sums);
+    for (const int64_t end = first + count; first < end; first += kMost) {
+      const auto taken = static_cast<int>(std::min(kMost, end - first));
+      RowView views[kMost];
+      for (int64_t i = 0; i < taken; ++i) {
+        floats_from_bf16(args.h + (first + i) * width, width, values + i * padded(width));
+        views[i] = {values + i * padded(width)};
+      }
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        const int64_t begin = chunk * kMixChunkBlocks;
+        tile_product_double(*fn, 0, views, taken, begin, std::min(begin + kMixChunkBlocks, fn->blocks),
+                            sums + chunk * chunk_sums);
+      }
+      float mix[kMost * kTile];
+      for (int64_t i = 0; i < taken; ++i)
+        mix_products(views[i].x, width, sums + i * kTile, chunk_sums, chunks, args.norm_eps, mix + i * kTile);
+      const int64_t streams = args.streams;
+      mhc_coefficients(mix, taken, args.scale, args.base, args.streams, args.iterations, args.eps,
+                       args.pre + first * streams, args.post + first * streams,
+                       args.comb + first * streams * streams);
+    }
+  };
+  ctx.rows.add_groups(args.rows, kRowsTogether, cost, link);
+}
+
+}  // namespace
+
 void mhc_mix(Context& ctx, const MhcMixArgs& args) {
   if (args.rows <= 0) return;
   const PackedWeight& fn = packed_form(*args.fn);
@@ -67,13 +112,14 @@ void mhc_mix(Context& ctx, const MhcMixArgs& args) {
   SPARK_CHECK(streams >= 1 && streams <= kMaxStreams && args.hidden % kBlock == 0);
   SPARK_CHECK(fn.rows == mixes && fn.cols == width && fn.tiles == 1);
   const int64_t rows = args.rows;
+  if (rows >= kRowsForChains * ctx.pool.threads()) return chain_mix(ctx, args, fn);
   const RowView* views = rows_from_bf16(ctx, args.h, rows, width);
   const int64_t chunks = (fn.blocks + kMixChunkBlocks - 1) / kMixChunkBlocks;
   auto* sums = ctx.results.get<double>(static_cast<size_t>(chunks * padded_rows(rows) * kTile));
   const double cost = static_cast<double>(rows * width * kTile) / 12;
   // Tasks: groups of rows times chunks of inputs.
   const int64_t groups = (rows + kRowGroup - 1) / kRowGroup;
-  ctx.pool.run(groups * chunks, cost, [&](int64_t task, int) {
+  ctx.fork(groups * chunks, cost, [&](int64_t task, int) {
     const int64_t chunk = task % chunks;
     const int64_t first = task / chunks * kRowGroup;
     const int64_t begin = chunk * kMixChunkBlocks;
@@ -84,7 +130,7 @@ void mhc_mix(Context& ctx, const MhcMixArgs& args) {
   // Rows that a thread has are done together, see mhc_coefficients().
   const int64_t share = std::min<int64_t>(kRowGroup, (rows + ctx.pool.threads() - 1) / ctx.pool.threads());
   const double row_ns = static_cast<double>(width) / 16 + (share == 1 ? 1000 : 300);
-  ctx.pool.run((rows + share - 1) / share, static_cast<double>(rows) * row_ns, [&](int64_t task, int) {
+  ctx.fork((rows + share - 1) / share, static_cast<double>(rows) * row_ns, [&](int64_t task, int) {
     const int64_t first = task * share;
     const auto count = static_cast<int>(std::min(share, rows - first));
     float mix[kRowGroup * kTile];
@@ -101,10 +147,10 @@ void mhc_collapse(Context& ctx, const MhcCollapseArgs& args) {
   SPARK_CHECK(args.hidden % kBlock == 0);
   const int64_t hidden = args.hidden;
   const bool quantised = args.x_q.codes != nullptr;
-  ctx.pool.run(args.rows, static_cast<double>(args.rows * hidden), [&](int64_t m, int worker) {
-    uint16_t* u = args.u != nullptr
-                      ? args.u + m * hidden
-                      : ctx.scratch[static_cast<size_t>(worker)].get<uint16_t>(static_cast<size_t>(hidden));
+  Buffer* const scratch = ctx.scratch.data();
+  ctx.rows.add(args.rows, static_cast<double>(args.rows * hidden), [=](int64_t m, int worker) {
+    uint16_t* u = args.u != nullptr ? args.u + m * hidden
+                                    : scratch[worker].get<uint16_t>(static_cast<size_t>(hidden));
     collapse_row(args.h + m * args.streams * hidden, args.pre + m * args.streams, args.norm_weight,
                  args.streams, hidden, args.norm_eps, u, args.x != nullptr ? args.x + m * hidden : nullptr,
                  quantised ? args.x_q.codes + m * hidden : nullptr,
@@ -116,7 +162,7 @@ void mhc_expand(Context& ctx, const MhcExpandArgs& args) {
   SPARK_CHECK(args.hidden % kBlock == 0 && args.streams >= 1 && args.streams <= kMaxStreams);
   const int64_t hidden = args.hidden;
   const int64_t streams = args.streams;
-  ctx.pool.run(args.rows, static_cast<double>(args.rows * hidden * streams) / 1.5, [&](int64_t m, int) {
+  ctx.rows.add(args.rows, static_cast<double>(args.rows * hidden * streams) / 1.5, [=](int64_t m, int) {
     expand_row(args.y + m * hidden, args.post + m * streams, args.comb + m * streams * streams, args.streams,
                hidden, args.h + m * streams * hidden);
   });
@@ -125,12 +171,13 @@ void mhc_expand(Context& ctx, const MhcExpandArgs& args) {
 void stream_mean(Context& ctx, const StreamMeanArgs& args) {
   SPARK_CHECK(args.hidden % kBlock == 0);
   const int64_t hidden = args.hidden;
-  ctx.pool.run(args.rows, static_cast<double>(args.rows * hidden * args.streams) / 8, [&](int64_t m, int) {
+  ctx.rows.add(args.rows, static_cast<double>(args.rows * hidden * args.streams) / 8, [=](int64_t m, int) {
     mean_row(args.h + m * args.streams * hidden, args.streams, hidden, args.out + m * args.out_stride);
   });
 }
 
-void gather_rows(Context&, const GatherRowsArgs& args) {
+void gather_rows(Context& ctx, const GatherRowsArgs& args) {
+  ctx.rows.run();  // any row may go to any place
   const int64_t cols = args.cols;
   for (int64_t i = 0; i < args.rows; ++i)
     std::memcpy(args.out + i * cols, args.in + args.row[i] * cols, bytes_of(cols));
@@ -139,7 +186,7 @@ void gather_rows(Context&, const GatherRowsArgs& args) {
 void engram_dequantise(Context& ctx, const EngramDequantiseArgs& args) {
   SPARK_CHECK(args.cols % kBlock == 0);
   const int64_t cols = args.cols;
-  ctx.pool.run(args.rows, static_cast<double>(args.rows * cols) / 4, [&](int64_t m, int) {
+  ctx.rows.add(args.rows, static_cast<double>(args.rows * cols) / 4, [=](int64_t m, int) {
     dequantise_row(args.codes + m * cols, args.scales + m * (cols / kBlock), cols, args.x + m * cols);
   });
 }
@@ -164,7 +211,7 @@ void engram_inject(Context& ctx, const EngramInjectArgs& args) {
   SPARK_CHECK(args.hidden % kBlock == 0);
   const int64_t hidden = args.hidden;
   const int64_t streams = args.streams;
-  ctx.pool.run(args.step.rows * streams, static_cast<double>(args.step.rows * streams * hidden) / 2,
+  ctx.fork(args.step.rows * streams, static_cast<double>(args.step.rows * streams * hidden) / 2,
                [&](int64_t task, int) {
                  const int64_t t = task / streams;
                  const int64_t k = task % streams;

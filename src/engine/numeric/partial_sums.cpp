@@ -1,4 +1,4 @@
-#include "engine/collective/communicator.h"
+#include "engine/numeric/partial_sums.h"
 
 #include <algorithm>
 #include <array>
