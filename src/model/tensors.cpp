@@ -157,8 +157,8 @@ void Catalogue::drafter_heads() {
   plain("mtp.0.main_norm.weight", Dtype::kBf16, {hidden});
   plain(last + "norm.weight", Dtype::kBf16, {hidden});
   plain(last + "markov_head.embed.weight", Dtype::kBf16, {c_.vocab_size, rank});
-  // Whole on every rank, though it could be cut like the head: each draft's logits depend on the draft before,
-  // so a cut one would cost an exchange per draft; this one costs 66 MB.
+  // Whole on every rank, though it could be cut like the head: each draft's logits depend on the draft
+  // before, so a cut one would cost an exchange per draft; this one costs 66 MB.
   plain(last + "markov_head.head.weight", Dtype::kBf16, {c_.vocab_size, rank});
   plain(last + "confidence_head.proj.weight", Dtype::kBf16, {1, hidden + rank});
 }

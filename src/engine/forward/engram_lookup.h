@@ -57,7 +57,7 @@ class EngramLookup {
   const uint8_t* codes(int64_t table) const { return tables_[static_cast<size_t>(table)].codes; }
   const uint8_t* scales(int64_t table) const { return tables_[static_cast<size_t>(table)].scales; }
 
-  TableCounters counters() const;  // of all tables together; from any thread
+  TableCounters counters() const;    // of all tables together; from any thread
   void wait_for_prefetches() const;  // for tests
   const char* read_method() const { return tables_.empty() ? "none" : tables_.front().reader->method(); }
 

@@ -4,8 +4,8 @@
 // An operation is specified by the comment on its argument struct; kernels/reference is that contract in code
 // (sums in double, rounded once). Every implementation keeps a row's result independent of the other rows of
 // the step, of the number of rows and of the thread count. Calls are asynchronous in order: results are
-// visible to later calls, to download() and after finish(). Padding rows (step.sequence[t] < 0) may be skipped. Outputs never
-// alias inputs unless the struct says "in place".
+// visible to later calls, to download() and after finish(). Padding rows (step.sequence[t] < 0) may be
+// skipped. Outputs never alias inputs unless the struct says "in place".
 #pragma once
 
 #include <functional>

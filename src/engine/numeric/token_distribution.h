@@ -7,9 +7,9 @@
 //   double share = p.probability(token);
 //
 // Temperature 0 leaves the largest logit alone, the lowest token among equals. Otherwise, in this order:
-// weights exp((l - max) / temperature); those below min_p (the largest weight is 1) go; the top_k largest stay
-// (equal logits: lower tokens first); of these, in the same order, the shortest prefix whose weights reach
-// top_p of their sum stays. All in FP64 and in a fixed order: equal inputs give equal bits.
+// weights exp((l - max) / temperature); those below min_p (the largest weight is 1) go; the top_k largest
+// stay (equal logits: lower tokens first); of these, in the same order, the shortest prefix whose weights
+// reach top_p of their sum stays. All in FP64 and in a fixed order: equal inputs give equal bits.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ struct TokenFilter {
 
 class TokenDistribution {
  public:
-  // Tokens of `banned` have no weight. Throws Error when a logit is NaN or +infinity, or when nothing is left.
+  // Tokens of `banned` have no weight. Throws Error when a logit is NaN or +infinity, or when nothing is
+  // left.
   void assign(std::span<const float> logits, const TokenFilter& filter, std::span<const int32_t> banned = {});
   // One token alone.
   void assign_certain(int32_t token);

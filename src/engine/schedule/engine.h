@@ -68,7 +68,8 @@ class Engine {
   uint64_t submit(GenerationRequest request, OutputSink sink);
   void abort(uint64_t request);
   void abort_all();
-  // The model cannot go on: everything running and waiting ends with this error, and nothing is taken any more.
+  // The model cannot go on: everything running and waiting ends with this error, and nothing is taken any
+  // more.
   void fail(const std::string& why);
   EngineLoad load() const;
 

@@ -34,7 +34,7 @@ std::string load_image_script();
 
 inline constexpr const char* kLabHome = "/root";
 inline constexpr const char* kLabDeployment = "/root/projects/spark-deploy";
-inline constexpr const char* kLabProfile = "config/lab.json";               // ranks in containers
+inline constexpr const char* kLabProfile = "config/lab.json";                   // ranks in containers
 inline constexpr const char* kLabProcessProfile = "config/lab-processes.json";  // ranks as processes
 inline constexpr const char* kLabImage = "spark-engine:lab";
 

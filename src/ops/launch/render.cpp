@@ -134,8 +134,8 @@ std::string native_service(const RankLaunch& launch) {
     text += "EnvironmentFile=" + percent_escaped(launch.secret_environment_file) + "\n";
   }
   const std::string limit = std::to_string(launch.memory_max_gib) + "G";
-  return text + "LimitMEMLOCK=infinity\nLimitRTPRIO=1\nMemoryMax=" + limit + "\nMemorySwapMax=0\nTimeoutStopSec=60\n" +
-         exec_line("ExecStart", launch.command);
+  return text + "LimitMEMLOCK=infinity\nLimitRTPRIO=1\nMemoryMax=" + limit +
+         "\nMemorySwapMax=0\nTimeoutStopSec=60\n" + exec_line("ExecStart", launch.command);
 }
 
 }  // namespace

@@ -5,9 +5,10 @@
 //   ssh user@node2 sh -s < script                        // ops/remote; or sh -c script on this machine
 //
 // What it promises: it writes nothing and starts nothing that outlives it; every command that could
-// wait has a time limit and all have an empty standard input; a missing command, a missing privilege and a hanging device each become an
-// entry of the answer. Groups of commands run side by side. Nothing runs before the script has arrived
-// whole. Values of variables whose name says KEY, TOKEN, SECRET or PASSWORD do not leave the node.
+// wait has a time limit and all have an empty standard input; a missing command, a missing privilege and a
+// hanging device each become an entry of the answer. Groups of commands run side by side. Nothing runs before
+// the script has arrived whole. Values of variables whose name says KEY, TOKEN, SECRET or PASSWORD do not
+// leave the node.
 //
 // With a root other than "/" the same script reads a recorded tree (record.h) instead: files at their places
 // below the root, command outputs in ROOT/.commands.

@@ -13,7 +13,8 @@ namespace {
 void add_step(RowChain& chain, std::vector<uint64_t>& values, int64_t rows, int64_t number, int64_t group) {
   uint64_t* const x = values.data();
   chain.add_groups(rows, group, 100, [=](int64_t first, int64_t count, int) {
-    for (int64_t row = first; row < first + count; ++row) x[row] = x[row] * 3 + static_cast<uint64_t>(number + row);
+    for (int64_t row = first; row < first + count; ++row)
+      x[row] = x[row] * 3 + static_cast<uint64_t>(number + row);
   });
 }
 
@@ -67,7 +68,7 @@ TEST(RowChain, AnotherNumberOfRowsRunsWhatCameBefore) {
 TEST(RowChain, StretchesLeaveRowsForEveryThread) {
   ThreadPool pool(2, 0);
   RowChain chain(pool);
-  for (const auto [rows, longest] : {std::pair{16, 8}, {8, 4}, {3, 2}, {2, 1}, {100, 8}}) {
+  for (const auto& [rows, longest] : {std::pair{16, 8}, {8, 4}, {3, 2}, {2, 1}, {100, 8}}) {
     std::atomic<int64_t> most{0};
     std::atomic<int64_t>* const seen = &most;
     chain.add_groups(rows, 8, 100, [=](int64_t, int64_t count, int) {

@@ -78,7 +78,8 @@ TEST(CostModel, ReproducesTheStepFloors) {
     // It cuts the Markov head, of which every rank has all here, and which each of the five drafts reads.
     const double markov_bytes = 129280.0 * 256 * 2;
     const double markov_extra = 5 * markov_bytes * (1 - static_cast<double>(split.vocabulary) / 129280);
-    EXPECT_NEAR((bytes.draft + main_elsewhere - padding - markov_extra) / kGiga, row.draft, 0.0051) << row.ranks;
+    EXPECT_NEAR((bytes.draft + main_elsewhere - padding - markov_extra) / kGiga, row.draft, 0.0051)
+        << row.ranks;
   }
 }
 

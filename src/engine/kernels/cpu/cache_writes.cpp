@@ -84,8 +84,7 @@ void entry_write(Context& ctx, const EntryWriteArgs& args) {
     const int32_t sequence = args.step.sequence[t];
     const int32_t position = args.step.position[t];
     if (sequence < 0 || (position + 1) % args.ratio != 0) return;
-    auto* value =
-        scratch[worker].get<float>(static_cast<size_t>(std::max(width, key_width)));
+    auto* value = scratch[worker].get<float>(static_cast<size_t>(std::max(width, key_width)));
     const float* cos_sin = args.cos_sin + t * args.pairs * 2;
     const int32_t entry = position / args.ratio;
     rotated_floats(args.key + t * key_width, key_width, cos_sin, args.pairs, value);

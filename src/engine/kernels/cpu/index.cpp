@@ -169,7 +169,7 @@ void index_select(Context& ctx, const IndexSelectArgs& args) {
                   ctx.scratch[static_cast<size_t>(worker)]);
   });
   ctx.fork(count, static_cast<double>(count * rows.longest) * 2,
-               [&](int64_t t, int worker) { finish_row(rows, t, ctx.scratch[static_cast<size_t>(worker)]); });
+           [&](int64_t t, int worker) { finish_row(rows, t, ctx.scratch[static_cast<size_t>(worker)]); });
 }
 
 }  // namespace spark::engine::cpu

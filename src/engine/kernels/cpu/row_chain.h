@@ -10,8 +10,8 @@
 //
 // A link may read and write what belongs to its own row, shared inputs that were complete before the chain
 // began, and its worker's scratch memory. Whoever wants to see a result calls run() first; a link with
-// another number of rows does so by itself. Links are copied: they hold pointers, not references to the call's
-// arguments.
+// another number of rows does so by itself. Links are copied: they hold pointers, not references to the
+// call's arguments.
 #pragma once
 
 #include <array>

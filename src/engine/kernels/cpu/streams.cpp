@@ -149,8 +149,8 @@ void mhc_collapse(Context& ctx, const MhcCollapseArgs& args) {
   const bool quantised = args.x_q.codes != nullptr;
   Buffer* const scratch = ctx.scratch.data();
   ctx.rows.add(args.rows, static_cast<double>(args.rows * hidden), [=](int64_t m, int worker) {
-    uint16_t* u = args.u != nullptr ? args.u + m * hidden
-                                    : scratch[worker].get<uint16_t>(static_cast<size_t>(hidden));
+    uint16_t* u =
+        args.u != nullptr ? args.u + m * hidden : scratch[worker].get<uint16_t>(static_cast<size_t>(hidden));
     collapse_row(args.h + m * args.streams * hidden, args.pre + m * args.streams, args.norm_weight,
                  args.streams, hidden, args.norm_eps, u, args.x != nullptr ? args.x + m * hidden : nullptr,
                  quantised ? args.x_q.codes + m * hidden : nullptr,
@@ -212,21 +212,21 @@ void engram_inject(Context& ctx, const EngramInjectArgs& args) {
   const int64_t hidden = args.hidden;
   const int64_t streams = args.streams;
   ctx.fork(args.step.rows * streams, static_cast<double>(args.step.rows * streams * hidden) / 2,
-               [&](int64_t task, int) {
-                 const int64_t t = task / streams;
-                 const int64_t k = task % streams;
-                 const bool image = args.step.is_image != nullptr && args.step.is_image[t] != 0;
-                 const uint16_t* kv = args.kv + t * (streams + 1) * hidden;
-                 uint16_t* h = args.h + task * hidden;
-                 float gate = 0;
-                 if (!image) {
-                   const EngramSums sums = engram_sums(h, kv + k * hidden, args.q_weight + k * hidden,
-                                                       args.k_weight + k * hidden, hidden);
-                   gate = gate_of(sums, hidden, args.norm_eps);
-                 }
-                 add_scaled(kv + streams * hidden, gate, hidden, h);
-                 if (args.gate != nullptr) args.gate[task] = gate;
-               });
+           [&](int64_t task, int) {
+             const int64_t t = task / streams;
+             const int64_t k = task % streams;
+             const bool image = args.step.is_image != nullptr && args.step.is_image[t] != 0;
+             const uint16_t* kv = args.kv + t * (streams + 1) * hidden;
+             uint16_t* h = args.h + task * hidden;
+             float gate = 0;
+             if (!image) {
+               const EngramSums sums = engram_sums(h, kv + k * hidden, args.q_weight + k * hidden,
+                                                   args.k_weight + k * hidden, hidden);
+               gate = gate_of(sums, hidden, args.norm_eps);
+             }
+             add_scaled(kv + streams * hidden, gate, hidden, h);
+             if (args.gate != nullptr) args.gate[task] = gate;
+           });
 }
 
 }  // namespace spark::engine::cpu

@@ -25,7 +25,7 @@ constexpr int kScoreWarps = 8;  // the first of them, eight slots each
 constexpr int kFewBlocks = 6;   // (row, 16 heads) with sixteen warps
 constexpr int kMaxChunksPerBlock = 2;
 constexpr int kMaxRanks = 16;  // blocks of a cluster
-constexpr int kUnit = 64;  // partial outputs that travel together: eight heads, eight channels
+constexpr int kUnit = 64;      // partial outputs that travel together: eight heads, eight channels
 
 // kChunks: of a block, at most.
 template <int kChunks>

@@ -1,5 +1,5 @@
-// Sparse attention of many rows. A cluster of one to eight blocks takes one row and 16 heads, so that all rows
-// fill the multiprocessors once.
+// Sparse attention of many rows. A cluster of one to eight blocks takes one row and 16 heads, so that all
+// rows fill the multiprocessors once.
 //
 // Its blocks divide the chunks of the list while scores are formed, and the channels while values are added
 // up: every score goes to all blocks of the cluster, which then need nothing from each other any more. So no
@@ -9,10 +9,9 @@
 //
 // Bits are those of attention.cu with one chunk a block: a chunk's products by the same instructions in the
 // same order, its sums multiplied by exp(m' - m_last) and added chunk by chunk.
-#include "engine/kernels/cuda/attention_rows.h"
-
 #include <algorithm>
 
+#include "engine/kernels/cuda/attention_rows.h"
 #include "engine/kernels/cuda/attention_slots.cuh"
 
 namespace spark::engine::cuda {
@@ -180,7 +179,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (chunk < chunks) {
       float d[4][4] = {};
       const uint16_t* const q_row = q + (lane & 15) * q_stride + (lane >> 4) * 8;
-      const uint16_t* const kv_row = kv + (which * kChunk + group * 8 + (lane & 7)) * q_stride + (lane >> 3) * 8;
+      const uint16_t* const kv_row =
+          kv + (which * kChunk + group * 8 + (lane & 7)) * q_stride + (lane >> 3) * 8;
 #pragma unroll 2
       for (int k = 0; k < a.width; k += 64) {
 #pragma unroll
@@ -312,7 +312,9 @@ int chunks_of(const SparseAttentionArgs& args) {
 
 Layout layout_of(int width, int chunks) {
   Layout at;
-  const auto bf16 = [](int rows, int cols) { return static_cast<int>(round_up(rows * (cols + kPad) * 2, 16)); };
+  const auto bf16 = [](int rows, int cols) {
+    return static_cast<int>(round_up(rows * (cols + kPad) * 2, 16));
+  };
   at.kv = static_cast<int>(round_up(sizeof(Small), 16));
   at.q = at.kv + bf16(kAtOnce * kChunk, width);
   at.z = at.q + std::max(bf16(kHeads, width), bf16(kHeads, chunks * kChunk));
