@@ -99,6 +99,14 @@ inline cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
 inline cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) {
   return cudaErrorNotSupported;
 }
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
+enum { cudaStreamSetCaptureDependencies = 1 };
+inline cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* s) {
+  return *s = cudaStreamCaptureStatusNone, cudaSuccess;
+}
+inline cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t, void*, const void*, size_t, unsigned) {
+  return cudaErrorNotSupported;
+}
 inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t*, cudaGraph_t, unsigned) {
   return cudaErrorNotSupported;
 }

@@ -575,7 +575,7 @@ class Backend final : public CudaBackend {
     flush();
     chain_->fork(side);
   }
-  void fork_at(LaunchChain::Side& side, const Event& place) {
+  void fork_at(LaunchChain::Side& side, const LaunchChain::Place& place) {
     flush();
     chain_->fork_at(side, place);
   }
@@ -641,7 +641,7 @@ class Backend final : public CudaBackend {
   // latter only.
   LaunchChain::Side mix_side_;
   LaunchChain::Side shared_side_;
-  Event collapsed_;
+  LaunchChain::Place collapsed_;
   const uint8_t* collapsed_codes_ = nullptr;  // the rows that collapsed_ stands for
   Waiting waiting_;
   std::unordered_map<const void*, uint64_t> written_;  // memory -> the launch that wrote it last

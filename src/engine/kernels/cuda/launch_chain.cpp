@@ -20,8 +20,20 @@ Launch LaunchChain::beside(Side& side) {
   return on;
 }
 
-void LaunchChain::note(const Event& place) const {
-  check(cudaEventRecord(place.get(), stream_.get()), "recording an event");
+void LaunchChain::note(Place& place) const {
+  check(cudaEventRecord(place.event.get(), stream_.get()), "recording an event");
+  place.launches = launches_;
+}
+
+// In a recorded graph the first launch of a fork would have two predecessors: the place, and what the stream
+// ran last. Such a launch starts when both have ended, 1.5 us later, and what waits behind it with it.
+void LaunchChain::forget_past(const Side& side) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(side.stream->get(), &status), "asking whether a step is recorded");
+  if (status != cudaStreamCaptureStatusActive) return;
+  check(cudaStreamUpdateCaptureDependencies(side.stream->get(), nullptr, nullptr, 0,
+                                            cudaStreamSetCaptureDependencies),
+        "ordering streams");
 }
 
 void LaunchChain::fork(Side& side) {
@@ -30,9 +42,11 @@ void LaunchChain::fork(Side& side) {
   fork_at(side, side.forked);
 }
 
-void LaunchChain::fork_at(Side& side, const Event& place) {
+void LaunchChain::fork_at(Side& side, const Place& place) {
   if (!beside_) return;
-  check(cudaStreamWaitEvent(side.stream->get(), place.get(), 0), "ordering streams");
+  // What ran there is complete at this place if a launch before it has waited for it.
+  if (!side.busy && place.launches >= side.joined_before) forget_past(side);
+  check(cudaStreamWaitEvent(side.stream->get(), place.event.get(), 0), "ordering streams");
   side.chained = true;  // behind what the main chain launched last
   side.busy = true;
 }
@@ -42,6 +56,7 @@ void LaunchChain::join(Side& side) {
   check(cudaEventRecord(side.joined.get(), side.stream->get()), "recording an event");
   check(cudaStreamWaitEvent(stream_.get(), side.joined.get(), 0), "ordering streams");
   side.busy = false;
+  side.joined_before = launches_ + 1;
 }
 
 }  // namespace spark::engine::cuda

@@ -24,10 +24,16 @@ namespace spark::engine::cuda {
 
 class LaunchChain {
  public:
+  // A place in the main chain: behind so many launches.
+  struct Place {
+    Event event;
+    uint64_t launches = 0;
+  };
   struct Side {
     std::unique_ptr<Stream> stream = std::make_unique<Stream>();
-    Event forked;
+    Place forked;
     Event joined;
+    uint64_t joined_before = 0;  // the launch that waited for what ran here
     bool busy = false;
     bool chained = false;
   };
@@ -51,15 +57,17 @@ class LaunchChain {
   // What is launched beside from here on sees everything launched so far.
   void fork(Side& side);
   // The same for a place in the main chain that was noted before.
-  void fork_at(Side& side, const Event& place);
+  void fork_at(Side& side, const Place& place);
   // What is launched from here on sees everything launched beside.
   void join(Side& side);
 
   // Behind a copy or a graph: the next launch may not start early.
   void interrupt() { chained_ = false; }
-  void note(const Event& place) const;
+  void note(Place& place) const;
 
  private:
+  static void forget_past(const Side& side);
+
   bool dependent_;
   bool beside_;
   DeviceLimits device_;
