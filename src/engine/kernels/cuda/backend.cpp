@@ -571,8 +571,8 @@ class Backend final : public CudaBackend {
     flush();
     return chain_->beside(side);
   }
-  // What runs beside the main chain starts early only for few rows: with more, its many blocks take the room of
-  // products that have no weights waiting (2 % of a step of 24 rows, 2.7 of 48).
+  // What runs beside the main chain starts early only for few rows: with more, its many blocks take the room
+  // of products that have no weights waiting (2 % of a step of 24 rows, 2.7 of 48).
   static bool starts_early(int rows) { return rows <= kDirectRows; }
   void fork(LaunchChain::Side& side, bool early) {
     flush();

@@ -54,8 +54,8 @@ class LaunchChain {
 
   // The next launch beside the main chain; fork() comes first.
   Launch beside(Side& side);
-  // What is launched beside from here on sees everything launched so far. `early`: it may start while the last
-  // launch runs, and take the room of the next ones.
+  // What is launched beside from here on sees everything launched so far. `early`: it may start while the
+  // last launch runs, and take the room of the next ones.
   void fork(Side& side, bool early);
   // The same for a place in the main chain that was noted before.
   void fork_at(Side& side, const Place& place, bool early);
