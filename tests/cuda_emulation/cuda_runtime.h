@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "recording.h"
+
 // Both sides of the language that the kernels use.
 #define __global__
 #define __device__
@@ -102,10 +104,11 @@ inline cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) {
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
 enum { cudaStreamSetCaptureDependencies = 1 };
 inline cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* s) {
-  return *s = cudaStreamCaptureStatusNone, cudaSuccess;
+  *s = spark::emulation::recording().on ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
 }
 inline cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t, void*, const void*, size_t, unsigned) {
-  return cudaErrorNotSupported;
+  return ++spark::emulation::recording().dropped, cudaSuccess;
 }
 inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t*, cudaGraph_t, unsigned) {
   return cudaErrorNotSupported;

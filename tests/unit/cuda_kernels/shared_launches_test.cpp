@@ -2,7 +2,10 @@
 // take them along. Counted on the emulator; the bits are those of the separate kernels.
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "cuda_emulation/launch_count.h"
+#include "cuda_emulation/recording.h"
 #include "engine/kernels/cuda/cuda_backend.h"
 #include "engine/kernels/cuda/plan/linear_plan.h"
 #include "kernel_cases/cache_layout.h"
@@ -247,6 +250,53 @@ TEST_F(SharedLaunches, ExpansionAndCollapse) {
   EXPECT_EQ(launches([&] { expand(), collapse(h); }), 1U);
   EXPECT_EQ(launches([&] { expand(), collapse(other); }), 2U) << "other streams";
   EXPECT_EQ(launches([&] { expand(); }), 1U);
+}
+
+// In a recorded step a fork forgets what its stream ran before, but only if the main chain has waited for that,
+// and only for few rows.
+TEST_F(SharedLaunches, AForkOfFewRowsHasOnePredecessor) {
+  constexpr int32_t kMost = 12, kHidden = 64, kStreams = 4;
+  uint16_t* h = rows(kMost, kStreams * kHidden);
+  const Weight fn = place(cases::random_weight(random_, WeightFormat::kF32, 24, kStreams * kHidden));
+  const float* scale = make(std::vector<float>(3, 0.1F));
+  const float* base = make(std::vector<float>(24, 0.1F));
+  auto *pre = room<float>(kMost * 4), *post = room<float>(kMost * 4), *comb = room<float>(kMost * 16);
+  uint16_t* norm = make(cases::norm_weights(random_, kHidden));
+  uint16_t* x = room<uint16_t>(kMost * kHidden);
+  const auto mix = [&](int32_t count) {
+    cuda_->mhc_mix({.rows = count,
+                    .streams = kStreams,
+                    .hidden = kHidden,
+                    .iterations = 2,
+                    .h = h,
+                    .fn = &fn,
+                    .scale = scale,
+                    .base = base,
+                    .pre = pre,
+                    .post = post,
+                    .comb = comb});
+  };
+  const auto collapse = [&] {  // waits for the coefficients
+    cuda_->mhc_collapse({.rows = 1,
+                         .streams = kStreams,
+                         .hidden = kHidden,
+                         .h = h,
+                         .pre = pre,
+                         .norm_weight = norm,
+                         .x = x});
+  };
+  emulation::Recording& recording = emulation::recording();
+  const auto dropped = [&](const std::function<void()>& work) {
+    cuda_->synchronise();
+    collapse();
+    recording = {.on = true};
+    work();
+    cuda_->synchronise();
+    return std::exchange(recording, {}).dropped;
+  };
+  EXPECT_EQ(dropped([&] { mix(4), collapse(), mix(4); }), 2U);
+  EXPECT_EQ(dropped([&] { mix(4), mix(4); }), 1U) << "nobody has waited for the first";
+  EXPECT_EQ(dropped([&] { mix(kMost), collapse(), mix(kMost); }), 0U) << "many rows";
 }
 
 // Where the streaming kernel has no place (64 channels), the router runs with the work list; that kernel

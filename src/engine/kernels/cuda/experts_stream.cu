@@ -371,16 +371,16 @@ ExpertStreamParams stream_params(const DeviceLimits& device, const ExpertsArgs& 
   return p;
 }
 
-// All at once, on the device as in the emulator (where they form a cluster for this). The mHC coefficients end
-// beside the router and the choice, with a block a row that ends 7 us later than those: a block of the experts
-// that gets its multiprocessor starts late and ends late, and all wait for it. So a few stay free, which costs
-// nothing: memory is the bound.
+// All at once, on the device as in the emulator (where they form a cluster for this). With few rows the mHC
+// coefficients start early and end beside the router and the choice, with a block a row that ends 7 us later
+// than those: a block of the experts that gets its multiprocessor starts late and ends late, and all wait for
+// it. So a few stay free, which costs nothing: memory is the bound.
 int block_count(const ExpertStreamParams& p, [[maybe_unused]] const DeviceLimits& device) {
   const int64_t most = int64_t{p.inputs.rows} * p.inputs.top_k * int64_t{p.ups.divisor + p.downs.divisor};
 #ifdef SPARK_CUDA_EMULATION
   return static_cast<int>(std::min<int64_t>(most, 3));
 #else
-  const int free = std::min(p.inputs.rows, device.multiprocessors / 22);
+  const int free = p.inputs.rows <= kDirectRows ? std::min(p.inputs.rows, device.multiprocessors / 22) : 0;
   return static_cast<int>(std::min<int64_t>(most, device.multiprocessors - free));
 #endif
 }

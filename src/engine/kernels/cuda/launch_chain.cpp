@@ -36,16 +36,16 @@ void LaunchChain::forget_past(const Side& side) {
         "ordering streams");
 }
 
-void LaunchChain::fork(Side& side) {
+void LaunchChain::fork(Side& side, bool early) {
   if (!beside_) return;
   note(side.forked);
-  fork_at(side, side.forked);
+  fork_at(side, side.forked, early);
 }
 
-void LaunchChain::fork_at(Side& side, const Place& place) {
+void LaunchChain::fork_at(Side& side, const Place& place, bool early) {
   if (!beside_) return;
   // What ran there is complete at this place if a launch before it has waited for it.
-  if (!side.busy && place.launches >= side.joined_before) forget_past(side);
+  if (early && !side.busy && place.launches >= side.joined_before) forget_past(side);
   check(cudaStreamWaitEvent(side.stream->get(), place.event.get(), 0), "ordering streams");
   side.chained = true;  // behind what the main chain launched last
   side.busy = true;

@@ -2,7 +2,7 @@
 // streams beside it that fork off and join again.
 //
 //   const Launch on = chain.next();        // behind everything launched so far
-//   chain.fork(side);
+//   chain.fork(side, early);
 //   launch_x(chain.beside(side), ...);     // sees what the main chain has done, runs beside what it does
 //   next chain.join(side);                      // what is launched from here on sees it
 //
@@ -54,10 +54,11 @@ class LaunchChain {
 
   // The next launch beside the main chain; fork() comes first.
   Launch beside(Side& side);
-  // What is launched beside from here on sees everything launched so far.
-  void fork(Side& side);
+  // What is launched beside from here on sees everything launched so far. `early`: it may start while the
+  // last launch runs, and take the room of the next ones.
+  void fork(Side& side, bool early);
   // The same for a place in the main chain that was noted before.
-  void fork_at(Side& side, const Place& place);
+  void fork_at(Side& side, const Place& place, bool early);
   // What is launched from here on sees everything launched beside.
   void join(Side& side);
 
