@@ -273,3 +273,5 @@ T load_cluster(const T* local, uint32_t rank) {
 }
 
 }  // namespace spark::engine::cuda
+
+#include "cuda_emulation/wgmma.h"

@@ -4,6 +4,7 @@
 
 #include "common/error.h"
 #include "engine/kernels/cuda/plan/tiles.h"
+#include "engine/kernels/cuda/plan/wide_operand.h"
 
 namespace spark::engine::cuda {
 namespace {
@@ -175,6 +176,50 @@ std::optional<DirectLaunch> plan_direct_rows(const LinearShape& shape, const Lin
       direct_rows_weights_at(l->warp_shards, split.blocks) - direct_weights_at(l->warp_shards, l->chunk);
   if (l->shared_bytes + kReserved > device.shared_bytes / 2) return std::nullopt;
   return l;
+}
+
+bool cut_wide(const LinearShape& shape, const LinearSplit& split, int n_tiles, int row_teams, int shard_teams,
+              const DeviceLimits& device, WideLaunch& l) {
+  l.n_tiles = n_tiles;
+  l.row_teams = row_teams;
+  l.shard_teams = shard_teams;
+  l.cluster = split.shards / shard_teams;
+  if (l.cluster * shard_teams != split.shards || l.cluster > device.max_cluster) return false;
+  if (shape.rowwise && shape.rows_per_group % (int64_t{kWideRows} * row_teams) != 0) return false;
+  const auto blocks = static_cast<size_t>(shard_teams * split.shard_blocks);
+  const size_t rows = blocks * (wide_block_bytes(n_tiles) +
+                                (shape.activation_bytes == 1 ? static_cast<size_t>(wide_scale_stride(n_tiles)) * 4 : 0));
+  const auto units = ceil_div(row_teams * 4 * n_tiles, l.cluster);
+  const auto sums = static_cast<size_t>(units * split.shards) * 512;
+  l.ring_offset = static_cast<size_t>(round_up(static_cast<int64_t>(std::max(rows, sums)), 128));
+  l.shared_bytes = l.ring_offset + static_cast<size_t>(row_teams * shard_teams * 4 *
+                                                       std::min(split.shard_blocks, kWideDepth)) * kTileBytes;
+  if (l.shared_bytes + kReserved > device.shared_bytes) return false;
+  l.grid = static_cast<int>(ceil_div(shape.rows, int64_t{kWideRows} * row_teams)) * l.cluster;
+  l.rows_per_launch = n_tiles * 8;
+  return true;
+}
+
+std::optional<WideLaunch> plan_wide(const LinearShape& shape, const LinearSplit& split, int rows,
+                                    const DeviceLimits& device) {
+  if (rows <= kDirectRows || shape.weight_bytes != 1 || shape.cols % kTileCols != 0) return std::nullopt;
+  const int n_tiles = rows <= 16 ? 2 : rows <= 24 ? 3 : 6;
+  std::optional<WideLaunch> best;
+  double best_cost = 0;
+  for (int shard_teams = 1; shard_teams <= kWideTeams; shard_teams *= 2) {
+    for (int row_teams = 1; row_teams * shard_teams <= kWideTeams; ++row_teams) {
+      WideLaunch l;
+      if (!cut_wide(shape, split, n_tiles, row_teams, shard_teams, device, l)) continue;
+      // Cycles of a multiprocessor, roughly.
+      const int teams = row_teams * shard_teams;
+      const int room = l.cluster > 2 ? device.multiprocessors / 16 * 16 : device.multiprocessors;
+      const double cost = static_cast<double>(ceil_div(l.grid, std::max(1, room))) *
+                              (2000 + split.shard_blocks * (shard_teams * 6.5 * n_tiles + teams * (45 + 6.5 * n_tiles))) +
+                          (l.cluster > 1 ? 1500 : 0);
+      if (!best || cost < best_cost) best = l, best_cost = cost;
+    }
+  }
+  return best;
 }
 
 }  // namespace spark::engine::cuda

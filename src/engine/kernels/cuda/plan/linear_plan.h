@@ -89,6 +89,22 @@ SPARK_HOST_DEVICE constexpr size_t direct_rows_weights_at(int warp_shards, int b
 // What a warp takes of the rows: at most so many pieces of 256 channels.
 constexpr int kDirectUnits = 4;
 
+// A product of more rows by the matrix instruction of a warpgroup (sm90/wide_gemm.cuh).
+constexpr int kWideRows = 64;    // weight rows of a warpgroup
+constexpr int kWideTeams = 5;    // warpgroups of a block, at most
+constexpr int kWideDepth = 10;   // blocks of the weight in flight a warp, at most
+constexpr int kMaxWideRows = 48; // of one launch
+struct WideLaunch {
+  int n_tiles = 0;      // tiles of 8 rows of the step: 2, 3 or 6
+  int row_teams = 0;    // warpgroups of a block side by side over weight rows
+  int shard_teams = 0;  // and over shards
+  int cluster = 1;      // shard_teams * cluster = shards
+  int grid = 0;
+  size_t shared_bytes = 0;
+  size_t ring_offset = 0;
+  int rows_per_launch = 0;
+};
+
 LinearSplit split_linear(const LinearShape& shape);
 LinearLaunch plan_linear(const LinearShape& shape, const LinearSplit& split, int rows,
                          const DeviceLimits& device);
@@ -102,6 +118,10 @@ std::optional<DirectLaunch> plan_direct(const LinearShape& shape, const LinearSp
 // rows are too wide for that.
 std::optional<DirectLaunch> plan_direct_rows(const LinearShape& shape, const LinearSplit& split, int rows,
                                              const DeviceLimits& device);
+
+// The cut that is expected to be the fastest; nullopt where there is none, or the streaming product is faster.
+std::optional<WideLaunch> plan_wide(const LinearShape& shape, const LinearSplit& split, int rows,
+                                    const DeviceLimits& device);
 
 // Shared memory of the activations of one 32-block for `n_tiles` tiles of 8 rows.
 constexpr size_t activation_block_bytes(int n_tiles, int activation_bytes) {
