@@ -254,6 +254,7 @@ inline void cluster_sync() {
 }
 // Halves of the barrier: all meet at the second.
 inline void cluster_arrive() {}
+inline void cluster_arrive_relaxed() {}
 inline void cluster_wait() {
   emulation::cluster_barrier();
 }

@@ -1,5 +1,5 @@
 // The matrix instruction of a warpgroup (engine/kernels/cuda/sm90/wgmma.cuh) for the emulator: B is read from
-// the block's shared memory as the descriptor says, core by core.
+// the block's shared memory as the descriptor says.
 #pragma once
 
 #include "cuda_emulation/emulator.h"
@@ -10,10 +10,11 @@ namespace spark::engine::cuda {
 inline void wgmma_fence() {}
 inline void wgmma_commit() {}
 inline void wgmma_operands_written() {}
-inline uint64_t wgmma_operand(const void* b, uint32_t depth_step, uint32_t row_step) {
+#define SPARK_OPERAND_SHARED(name) SPARK_DYNAMIC_SHARED(uint8_t, name)
+inline uint64_t wgmma_operand(const void* b) {
   const auto at = reinterpret_cast<const uint8_t*>(b) - emulation::dynamic_shared();
-  if (at < 0 || at >= 0x40000 || (static_cast<uint32_t>(at) | depth_step | row_step) % 16 != 0) std::abort();
-  return wgmma_descriptor(static_cast<uint32_t>(at), depth_step, row_step);
+  if (at < 0 || at >= 0x40000 || at % 16 != 0) std::abort();
+  return wgmma_descriptor(static_cast<uint32_t>(at));
 }
 
 template <bool kAdd, bool kBf16, int kN>
@@ -28,8 +29,8 @@ void wgmma(float (&d)[kN][4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3
   const auto to_float = [](uint32_t bits) {
     return kBf16 ? engine::bf16_to_float(static_cast<uint16_t>(bits)) : half_to_float(bits & 0xFFFFu);
   };
-  const size_t depth_step = (rows >> 16 & 0x3FFF) << 4, row_step = (rows >> 32 & 0x3FFF) << 4;
-  const uint8_t* const operand = emulation::dynamic_shared() + ((rows & 0x3FFF) << 4);
+  const size_t start = (rows & 0x3FFF) << 4, eight_rows = (rows >> 32 & 0x3FFF) << 4;
+  if (rows >> 62 != 2) std::abort();  // the 64-byte swizzle is the only one here
   for (unsigned i = 0; i < 4; ++i) {
     // The rows' side is the same for all of a warp, so a lane reads its own two weight rows only once.
     const unsigned row = lane / 4 + 8 * (i / 2);
@@ -43,8 +44,10 @@ void wgmma(float (&d)[kN][4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3
       const unsigned col = 2 * (lane % 4) + (i & 1);
       double sum = kAdd ? static_cast<double>(d[n][i]) : 0.0;
       for (unsigned k = 0; k < 16; ++k) {
+        // The swizzle is one of addresses: bits 4 and 5 with bits 7 and 8.
+        const size_t plain = start + n * eight_rows + col * 64 + k * 2;
         uint16_t b = 0;
-        std::memcpy(&b, operand + k / 8 * depth_step + n * row_step + col * 16 + k % 8 * 2, sizeof b);
+        std::memcpy(&b, emulation::dynamic_shared() + (plain ^ ((plain >> 7 & 3) << 4)), sizeof b);
         sum += static_cast<double>(a[k]) * static_cast<double>(to_float(b));
       }
       d[n][i] = static_cast<float>(sum);

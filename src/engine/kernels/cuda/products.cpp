@@ -67,8 +67,11 @@ void run_rows(const DeviceLimits& device, const LinearShape& shape, const Stream
       p.shard_blocks = split.shard_blocks;
       p.row_warps = wide->row_teams;
       p.shard_warps = wide->shard_teams;
+      p.warp_shards = wide->team_shards;
+      p.row_groups = wide->row_groups;
       p.cluster = wide->cluster;
       p.ring_offset = static_cast<uint32_t>(wide->ring_offset);
+      p.reduce_offset = static_cast<uint32_t>(wide->reduce_offset);
       aim(p, first);
       kernels.wide(where(), *wide, p);
     } else if (const auto direct =

@@ -178,45 +178,58 @@ std::optional<DirectLaunch> plan_direct_rows(const LinearShape& shape, const Lin
   return l;
 }
 
-bool cut_wide(const LinearShape& shape, const LinearSplit& split, int n_tiles, int row_teams, int shard_teams,
-              const DeviceLimits& device, WideLaunch& l) {
-  l.n_tiles = n_tiles;
-  l.row_teams = row_teams;
-  l.shard_teams = shard_teams;
-  l.cluster = split.shards / shard_teams;
-  if (l.cluster * shard_teams != split.shards || l.cluster > device.max_cluster) return false;
-  if (shape.rowwise && shape.rows_per_group % (int64_t{kWideRows} * row_teams) != 0) return false;
-  const auto blocks = static_cast<size_t>(shard_teams * split.shard_blocks);
-  const size_t rows = blocks * (wide_block_bytes(n_tiles) +
-                                (shape.activation_bytes == 1 ? static_cast<size_t>(wide_scale_stride(n_tiles)) * 4 : 0));
-  const auto units = ceil_div(row_teams * 4 * n_tiles, l.cluster);
+bool cut_wide(const LinearShape& shape, const LinearSplit& split, const DeviceLimits& device, WideLaunch& l) {
+  const int shards_here = l.shard_teams * l.team_shards;
+  l.cluster = split.shards / shards_here;
+  if (l.cluster * shards_here != split.shards || l.cluster > device.max_cluster) return false;
+  if (shape.rowwise && shape.rows_per_group % kWideRows != 0) return false;
+  const auto blocks = static_cast<size_t>(shards_here * split.shard_blocks);
+  const size_t scale_bytes = shape.activation_bytes == 1 ? static_cast<size_t>(wide_scale_stride(l.n_tiles)) * 4 : 0;
+  const size_t rows = blocks * (wide_block_bytes(l.n_tiles) + scale_bytes);
+  const auto units = ceil_div(l.row_teams * 4 * l.n_tiles, l.cluster);
   const auto sums = static_cast<size_t>(units * split.shards) * 512;
-  l.ring_offset = static_cast<size_t>(round_up(static_cast<int64_t>(std::max(rows, sums)), 128));
-  l.shared_bytes = l.ring_offset + static_cast<size_t>(row_teams * shard_teams * 4 *
-                                                       std::min(split.shard_blocks, kWideDepth)) * kTileBytes;
+  const size_t ring = static_cast<size_t>(l.row_teams * l.shard_teams * 4 *
+                                          std::min(l.team_shards * split.shard_blocks, kWideDepth)) *
+                      kTileBytes;
+  const auto aligned = [](size_t bytes) { return static_cast<size_t>(round_up(static_cast<int64_t>(bytes), 128)); };
+  l.ring_offset = aligned(rows);
+  l.reduce_offset = l.ring_offset + ring;
+  l.shared_bytes = l.reduce_offset + sums;
+  if (l.shared_bytes + kReserved > device.shared_bytes && l.team_shards == 1) {
+    l.ring_offset = aligned(std::max(rows, sums));
+    l.reduce_offset = 0;
+    l.shared_bytes = l.ring_offset + ring;
+  }
   if (l.shared_bytes + kReserved > device.shared_bytes) return false;
-  l.grid = static_cast<int>(ceil_div(shape.rows, int64_t{kWideRows} * row_teams)) * l.cluster;
-  l.rows_per_launch = n_tiles * 8;
+  const int64_t groups = shape.rowwise ? shape.rows / shape.rows_per_group : 1;
+  l.row_groups = static_cast<int>(ceil_div(shape.rows / groups, int64_t{kWideRows} * l.row_teams));
+  l.grid = static_cast<int>(l.row_groups * groups) * l.cluster;
+  l.rows_per_launch = l.n_tiles * 8;
   return true;
 }
 
 std::optional<WideLaunch> plan_wide(const LinearShape& shape, const LinearSplit& split, int rows,
                                     const DeviceLimits& device) {
   if (rows <= kDirectRows || shape.weight_bytes != 1 || shape.cols % kTileCols != 0) return std::nullopt;
-  const int n_tiles = rows <= 16 ? 2 : rows <= 24 ? 3 : 6;
   std::optional<WideLaunch> best;
   double best_cost = 0;
-  for (int shard_teams = 1; shard_teams <= kWideTeams; shard_teams *= 2) {
-    for (int row_teams = 1; row_teams * shard_teams <= kWideTeams; ++row_teams) {
-      WideLaunch l;
-      if (!cut_wide(shape, split, n_tiles, row_teams, shard_teams, device, l)) continue;
-      // Cycles of a multiprocessor, roughly.
-      const int teams = row_teams * shard_teams;
-      const int room = l.cluster > 2 ? device.multiprocessors / 16 * 16 : device.multiprocessors;
-      const double cost = static_cast<double>(ceil_div(l.grid, std::max(1, room))) *
-                              (2000 + split.shard_blocks * (shard_teams * 6.5 * n_tiles + teams * (45 + 6.5 * n_tiles))) +
-                          (l.cluster > 1 ? 1500 : 0);
-      if (!best || cost < best_cost) best = l, best_cost = cost;
+  for (int row_teams = 1; row_teams <= kWideTeams; ++row_teams) {
+    for (int shard_teams = 1; row_teams * shard_teams <= kWideTeams; shard_teams *= 2) {
+      for (int team_shards = 1; team_shards <= 2; ++team_shards) {
+        WideLaunch l{.n_tiles = rows <= 16 ? 2 : rows <= 24 ? 3 : 6,
+                     .row_teams = row_teams,
+                     .shard_teams = shard_teams,
+                     .team_shards = team_shards};
+        if (!cut_wide(shape, split, device, l)) continue;
+        // Cycles of a multiprocessor, roughly.
+        const int teams = row_teams * shard_teams * team_shards;
+        const int room = l.cluster > 2 ? device.clustered_blocks : device.multiprocessors;
+        const double cost = static_cast<double>(ceil_div(l.grid, std::max(1, room))) *
+                                (2000 + split.shard_blocks * (shard_teams * team_shards * 6.5 * l.n_tiles +
+                                                              teams * (45 + 6.5 * l.n_tiles))) +
+                            (l.cluster > 1 ? 1500 : 0);
+        if (!best || cost < best_cost) best = l, best_cost = cost;
+      }
     }
   }
   return best;

@@ -22,6 +22,7 @@ struct DeviceLimits {
   int multiprocessors = 132;
   size_t shared_bytes = 227 * 1024;  // per block, opt-in
   int max_cluster = 8;
+  int clustered_blocks = 120;  // of one a multiprocessor, in clusters of four and eight, that run at once
   int max_attention_cluster = 8;  // 16 where larger clusters than the portable eight can be had
   bool block_scaled_mma = false;  // SM121: FP8 and FP4 products by the kernels below kernels/cuda/sm121
 };
@@ -91,17 +92,20 @@ constexpr int kDirectUnits = 4;
 
 // A product of more rows by the matrix instruction of a warpgroup (sm90/wide_gemm.cuh).
 constexpr int kWideRows = 64;    // weight rows of a warpgroup
-constexpr int kWideTeams = 5;    // warpgroups of a block, at most
+constexpr int kWideTeams = 4;    // warpgroups of a block, at most
 constexpr int kWideDepth = 10;   // blocks of the weight in flight a warp, at most
 constexpr int kMaxWideRows = 48; // of one launch
 struct WideLaunch {
   int n_tiles = 0;      // tiles of 8 rows of the step: 2, 3 or 6
   int row_teams = 0;    // warpgroups of a block side by side over weight rows
   int shard_teams = 0;  // and over shards
-  int cluster = 1;      // shard_teams * cluster = shards
+  int team_shards = 0;  // shards of a warpgroup, one after the other
+  int cluster = 1;      // team_shards * shard_teams * cluster = shards
+  int row_groups = 0;   // clusters; of grouped rows: of a group
   int grid = 0;
   size_t shared_bytes = 0;
   size_t ring_offset = 0;
+  size_t reduce_offset = 0;  // where the partial sums lie; 0: in the place of the rows
   int rows_per_launch = 0;
 };
 

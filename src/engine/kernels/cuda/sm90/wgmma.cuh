@@ -29,9 +29,10 @@ __device__ __forceinline__ void wgmma_commit() {
 __device__ __forceinline__ void wgmma_operands_written() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// Where b lies: see wide_operand.h. The steps are those between neighbouring eight columns and eight rows.
-__device__ __forceinline__ uint64_t wgmma_operand(const void* b, uint32_t depth_step, uint32_t row_step) {
-  return wgmma_descriptor(shared_address(b), depth_step, row_step);
+// `b` lies as wide_operand.h says, in shared memory that this declares.
+#define SPARK_OPERAND_SHARED(name) extern __shared__ __align__(1024) uint8_t name[]
+__device__ __forceinline__ uint64_t wgmma_operand(const void* b) {
+  return wgmma_descriptor(shared_address(b));
 }
 
 // kAdd: d is added to, else overwritten. kBf16: BF16 operands, else FP16. The operands' numbers in the
