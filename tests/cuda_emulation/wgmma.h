@@ -55,6 +55,8 @@ void wgmma(float (&d)[kN][4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3
   }
 }
 
+template <int kN>
+void wgmma_pin(float (&)[kN][4]) {}
 template <int kPending, int kN>
 void wgmma_wait(float (&)[kN][4]) {}
 

@@ -182,23 +182,24 @@ bool cut_wide(const LinearShape& shape, const LinearSplit& split, const DeviceLi
   const int shards_here = l.shard_teams * l.team_shards;
   l.cluster = split.shards / shards_here;
   if (l.cluster * shards_here != split.shards || l.cluster > device.max_cluster) return false;
-  if (shape.rowwise && shape.rows_per_group % kWideRows != 0) return false;
+  if (l.team_shards * split.shard_blocks > kMaxWideBlocks) return false;
+  if (shape.rowwise && shape.rows_per_group % (2 * kTileRows) != 0) return false;
   const auto blocks = static_cast<size_t>(shards_here * split.shard_blocks);
   const size_t scale_bytes = shape.activation_bytes == 1 ? static_cast<size_t>(wide_scale_stride(l.n_tiles)) * 4 : 0;
   const size_t rows = blocks * (wide_block_bytes(l.n_tiles) + scale_bytes);
-  const auto units = ceil_div(l.row_teams * 4 * l.n_tiles, l.cluster);
+  const auto units = ceil_div(l.row_teams * (kWideRows / kTileRows) * l.n_tiles, l.cluster);
   const auto sums = static_cast<size_t>(units * split.shards) * 512;
-  const size_t ring = static_cast<size_t>(l.row_teams * l.shard_teams * 4 *
-                                          std::min(l.team_shards * split.shard_blocks, kWideDepth)) *
-                      kTileBytes;
+  const size_t weights = static_cast<size_t>(l.row_teams * l.shard_teams * l.team_shards * split.shard_blocks *
+                                             (kWideRows / kTileRows)) *
+                         kTileBytes;
   const auto aligned = [](size_t bytes) { return static_cast<size_t>(round_up(static_cast<int64_t>(bytes), 128)); };
   l.ring_offset = aligned(rows);
-  l.reduce_offset = l.ring_offset + ring;
+  l.reduce_offset = l.ring_offset + weights;
   l.shared_bytes = l.reduce_offset + sums;
   if (l.shared_bytes + kReserved > device.shared_bytes && l.team_shards == 1) {
     l.ring_offset = aligned(std::max(rows, sums));
     l.reduce_offset = 0;
-    l.shared_bytes = l.ring_offset + ring;
+    l.shared_bytes = l.ring_offset + weights;
   }
   if (l.shared_bytes + kReserved > device.shared_bytes) return false;
   const int64_t groups = shape.rowwise ? shape.rows / shape.rows_per_group : 1;
@@ -226,7 +227,7 @@ std::optional<WideLaunch> plan_wide(const LinearShape& shape, const LinearSplit&
         const int room = l.cluster > 2 ? device.clustered_blocks : device.multiprocessors;
         const double cost = static_cast<double>(ceil_div(l.grid, std::max(1, room))) *
                                 (2000 + split.shard_blocks * (shard_teams * team_shards * 6.5 * l.n_tiles +
-                                                              teams * (45 + 6.5 * l.n_tiles))) +
+                                                              teams * 2 * (30 + 6.5 * l.n_tiles))) +
                             (l.cluster > 1 ? 1500 : 0);
         if (!best || cost < best_cost) best = l, best_cost = cost;
       }

@@ -91,10 +91,9 @@ SPARK_HOST_DEVICE constexpr size_t direct_rows_weights_at(int warp_shards, int b
 constexpr int kDirectUnits = 4;
 
 // A product of more rows by the matrix instruction of a warpgroup (sm90/wide_gemm.cuh).
-constexpr int kWideRows = 64;    // weight rows of a warpgroup
-constexpr int kWideTeams = 4;    // warpgroups of a block, at most
-constexpr int kWideDepth = 10;   // blocks of the weight in flight a warp, at most
-constexpr int kMaxWideRows = 48; // of one launch
+constexpr int kWideRows = 128;      // weight rows of a warpgroup
+constexpr int kWideTeams = 3;       // warpgroups of a block, at most
+constexpr int kMaxWideBlocks = 32;  // 32-column blocks of a warpgroup, at most
 struct WideLaunch {
   int n_tiles = 0;      // tiles of 8 rows of the step: 2, 3 or 6
   int row_teams = 0;    // warpgroups of a block side by side over weight rows

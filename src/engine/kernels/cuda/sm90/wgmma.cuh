@@ -64,15 +64,18 @@ SPARK_WGMMA(6, "m64n48k16",
 #undef SPARK_WGMMA_TYPE
 #undef SPARK_D
 
-// Waits until at most kPending groups of products are under way; `d` is a result of an older one. (It goes
-// through the instruction, so that nothing reads it earlier.)
+// Keeps what reads or writes `d` on its side of the products: the compiler knows nothing of their running on.
+template <int kN>
+__device__ __forceinline__ void wgmma_pin(float (&d)[kN][4]) {
+#pragma unroll
+  for (int n = 0; n < kN; ++n)
+    asm volatile("" : "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])::"memory");
+}
+// Waits until at most kPending groups of products are under way; `d` is a result of an older one.
 template <int kPending, int kN>
 __device__ __forceinline__ void wgmma_wait(float (&d)[kN][4]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-#pragma unroll
-  for (int n = 0; n < kN; ++n) {
-    asm volatile("" : "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])::"memory");
-  }
+  wgmma_pin(d);
 }
 
 }  // namespace spark::engine::cuda

@@ -1,12 +1,13 @@
 // The product of a weight with nine to 48 rows by the matrix instruction of a warpgroup:
 // y[m][n] = sum_k x[m][k] w[n][k].
 //
-// A warpgroup owns 64 weight rows (a 16-row tile a warp) and one or more shards of the columns. Its weights come
-// through rings in shared memory, as in the streaming product (stream_gemm.cuh), or all of them lie there
-// before the rows do; each is converted once, in registers, whatever the number of rows. The rows are brought
-// into the instruction's order once by the whole block. The sums are the streaming product's, bit for bit: a
-// block of 32 columns by the matrix unit, blocks ascending in a shard, then shard by shard. Where a row's
-// shards lie in several blocks of a cluster, each block pushes its partial sums to the one that adds them.
+// A warpgroup owns 128 weight rows (two 16-row tiles a warp, which share their scales and the reads of the
+// rows') and one or more shards of the columns, and all its weights are on their way to shared memory before
+// it waits for the kernel that makes its inputs. A block of the weight is converted once, in registers,
+// whatever the number of rows; the rows are brought into the instruction's order once by the whole block. The
+// sums are the streaming product's (stream_gemm.cuh), bit for bit: a block of 32 columns by the matrix unit,
+// blocks ascending in a shard, then shard by shard. Where a row's shards lie in several blocks of a cluster,
+// each block pushes its partial sums to the one that adds them.
 #pragma once
 
 #include "engine/kernels/cuda/sm90/wgmma.cuh"
@@ -114,11 +115,31 @@ __device__ __forceinline__ void stage_wide_rows(const StreamGemmParams& p, int g
   }
 }
 
+// The scales that a lane needs of a block's rows, times the weight's.
+template <int kN>
+__device__ __forceinline__ void read_wide_scales(const float* from, float weight_scale, float (&s)[kN * 2]) {
+  constexpr int kWidth = kN % 2 == 0 ? 4 : 2;
+#pragma unroll
+  for (int i = 0; i < kN * 2; i += kWidth) {
+    if constexpr (kWidth == 4) {
+      const float4 v = *reinterpret_cast<const float4*>(from + i);
+      s[i] = v.x, s[i + 1] = v.y, s[i + 2] = v.z, s[i + 3] = v.w;
+    } else {
+      const float2 v = *reinterpret_cast<const float2*>(from + i);
+      s[i] = v.x, s[i + 1] = v.y;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kN * 2; ++i) s[i] = weight_scale * s[i];
+}
+
 template <class Format, int kN>
 __global__ void __launch_bounds__(kWideThreads, 1)
     wide_gemm_kernel(const __grid_constant__ StreamGemmParams p) {
+  constexpr bool kBf16 = !Format::kCodes;
   constexpr uint32_t kBlock = wide_block_bytes(kN);
-  SPARK_OPERAND_SHARED(operands);  // the rows and their scales, the rings, partial sums
+  constexpr int kTeamTiles = kWideRows / kTileRows;
+  SPARK_OPERAND_SHARED(operands);  // the rows and their scales, the weights, partial sums
   if (!p.settles) launch_dependents();
   const bool apart = p.reduce_offset != 0;  // else the partial sums take the place of the rows
   if (p.cluster > 1 && apart) cluster_arrive_relaxed();
@@ -137,33 +158,34 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   // Of grouped rows a cluster's lie in one group.
   const int cluster_index = static_cast<int>(blockIdx.x) / p.cluster;
   const int row_group = p.rows_per_group > 0 ? cluster_index / p.row_groups : 0;
-  const int first_tile = (cluster_index - row_group * p.row_groups) * p.row_warps * 4;
+  const int first_tile = (cluster_index - row_group * p.row_groups) * p.row_warps * kTeamTiles;
   const int group_tiles = p.rows_per_group > 0 ? p.rows_per_group / kTileRows : p.row_tiles;
-  const int tile = row_group * group_tiles + first_tile + row_team * 4 + (warp & 3);
-  const bool has_tile = first_tile + row_team * 4 + (warp & 3) < group_tiles;
+  const int tile_here = row_team * kTeamTiles + (warp & 3) * 2;  // the first of this warp's two
+  const bool has_tile = first_tile + tile_here < group_tiles;
+  const int tile = row_group * group_tiles + first_tile + tile_here;
   const int block0 = min(shard0 * p.shard_blocks, p.blocks);
-  const int count = min(p.warp_shards * p.shard_blocks, p.blocks - block0);
+  const int most = p.warp_shards * p.shard_blocks;
+  const int count = min(most, p.blocks - block0);
 
   // ---- the weights: a lane reads back what it has copied itself, so waiting for its own copies is enough
-  const int slots = min(p.warp_shards * p.shard_blocks, kWideDepth);
-  uint8_t* next_weights = operands + p.ring_offset + (warp * slots) * kTileBytes + lane * 16;
-  const uint8_t* from = weight_tiles + static_cast<size_t>(has_tile ? tile : 0) * p.tile_stride +
-                        static_cast<size_t>(block0) * kTileBytes + lane * 16;
-  int unfetched = count;
+  uint8_t* const weights = operands + p.ring_offset + static_cast<size_t>(warp * most) * (2 * kTileBytes) + lane * 16;
+  const int half = (count + 1) / 2;
+  {
+    const uint8_t* from = weight_tiles + static_cast<size_t>(has_tile ? tile : 0) * p.tile_stride +
+                          static_cast<size_t>(block0) * kTileBytes + lane * 16;
 #pragma unroll 1
-  for (int i = 0; i < kWideDepth; ++i) {
-    if (unfetched > 0) copy_async_16(next_weights + i * kTileBytes, from, has_tile);
+    for (int i = 0; i < count; ++i, from += kTileBytes) {
+      if (i == half) copy_async_commit();
+      copy_async_16(weights + i * (2 * kTileBytes), from, has_tile);
+      copy_async_16(weights + i * (2 * kTileBytes) + kTileBytes, from + p.tile_stride, has_tile);
+    }
+    if (count <= half) copy_async_commit();
     copy_async_commit();
-    --unfetched, from += kTileBytes;
   }
-  int slots_left = slots;
-  const auto scale_of = [&](int at) {
-    return has_tile && at + lane < count
-               ? ue8m0_to_float(
-                     __ldg(weight_scales + static_cast<size_t>(tile / 2) * p.blocks + block0 + at + lane))
-               : 0.0f;
-  };
-  float scale_lane = scale_of(0);
+  const float scale_lane =
+      has_tile && lane < count
+          ? ue8m0_to_float(__ldg(weight_scales + static_cast<size_t>(tile / 2) * p.blocks + block0 + lane))
+          : 0.0f;
 
   wait_for_inputs();
   if (p.settles) launch_dependents();
@@ -174,59 +196,72 @@ __global__ void __launch_bounds__(kWideThreads, 1)
       reinterpret_cast<float*>(operands + static_cast<size_t>(shards_here * p.shard_blocks) * kBlock);
   stage_wide_rows<Format, kN>(p, row_group, first_block, blocks_here, operands, row_scales);
   wgmma_operands_written();
+  copy_async_wait<1>();
   __syncthreads();
 
-  // ---- products: while the matrix unit works on a block, the next one's weights are converted
+  // ---- products: while the matrix unit works on one of the two tiles, the other's are added and converted
   float* const partial = reinterpret_cast<float*>(operands + p.reduce_offset);
-  int at = 0;
-  const auto convert = [&](uint32_t (&a)[8]) {
-    copy_async_wait<kWideDepth - 1>();
-    const uint4 words = *reinterpret_cast<const uint4*>(next_weights);
-    // The slot that was just read takes the next block: with fewer slots there is none.
-    if (unfetched > 0) copy_async_16(next_weights, from, has_tile);
-    copy_async_commit();
-    --unfetched, from += kTileBytes, next_weights += kTileBytes;
-    if (--slots_left == 0) next_weights -= slots * kTileBytes, slots_left = slots;
-    Format::operand(words, a);
-  };
+  const uint8_t* next = weights;
   uint64_t rows = wgmma_operand(operands + static_cast<size_t>(block0 - first_block) * kBlock);
   const float* scales = row_scales + (block0 - first_block) * wide_scale_stride(kN) + t * kN * 2;
+  int at = 0;
   for (int shard = shard0; shard < shard0 + p.warp_shards; ++shard) {
-    float sum[kN][4] = {};
+    float sum[2][kN][4] = {};
     const int end = min(count, at + p.shard_blocks);
-    const auto step = [&](const uint32_t (&a)[8], uint32_t (&next)[8]) {
-      float d[kN][4];
-      wgmma_fence();
-      wgmma<false, !Format::kCodes>(d, a[0], a[1], a[2], a[3], rows);
-      wgmma<true, !Format::kCodes>(d, a[4], a[5], a[6], a[7], wgmma_operand_at(rows, kWideStepBytes));
-      wgmma_commit();
-      if ((at & 31) == 0 && at != 0) scale_lane = scale_of(at);
-      const float weight_scale = __shfl_sync(~0u, scale_lane, at & 31);
-      float s[kN][2];
-      if constexpr (Format::kCodes) {
+    if (at < end) {
+      float d[2][kN][4];
+      uint32_t a[2][8];
+      uint4 words[2];
+      float s[kN * 2] = {};
+      const auto read = [&](int block) {
+        if (block == half) copy_async_wait<0>();
+        words[0] = *reinterpret_cast<const uint4*>(next);
+        words[1] = *reinterpret_cast<const uint4*>(next + kTileBytes);
+        next += 2 * kTileBytes;
+      };
+      const auto multiply = [&](float (&to)[kN][4], uint32_t (&with)[8]) {
+        wgmma_fence();
+        wgmma<false, kBf16>(to, with[0], with[1], with[2], with[3], rows);
+        wgmma<true, kBf16>(to, with[4], with[5], with[6], with[7], wgmma_operand_at(rows, kWideStepBytes));
+        wgmma_commit();
+      };
+      const auto read_scales = [&] {
+        const float weight_scale = __shfl_sync(~0u, scale_lane, at);
+        if constexpr (Format::kCodes) {
+          read_wide_scales<kN>(scales, weight_scale, s);
+        } else {
+          s[0] = weight_scale;
+        }
+      };
+      const auto add = [&](float (&total)[kN][4], const float (&product)[kN][4]) {
 #pragma unroll
         for (int n = 0; n < kN; ++n) {
-          const float2 v = *reinterpret_cast<const float2*>(scales + n * 2);
-          s[n][0] = weight_scale * v.x, s[n][1] = weight_scale * v.y;
+#pragma unroll
+          for (int q = 0; q < 4; ++q)
+            total[n][q] = fmaf(product[n][q], s[Format::kCodes ? n * 2 + (q & 1) : 0], total[n][q]);
         }
-      }
-      if (++at < end) convert(next);
-      wgmma_wait<0>(d);
-#pragma unroll
-      for (int n = 0; n < kN; ++n) {
-#pragma unroll
-        for (int q = 0; q < 4; ++q)
-          sum[n][q] = fmaf(d[n][q], Format::kCodes ? s[n][q & 1] : weight_scale, sum[n][q]);
-      }
-      rows = wgmma_operand_at(rows, kBlock);
-      scales += wide_scale_stride(kN);
-    };
-    uint32_t even[8], odd[8];
-    if (at < end) convert(even);
+        wgmma_pin(total);
+      };
+      read(at);
+      Format::operand(words[0], a[0]);
+      Format::operand(words[1], a[1]);
 #pragma unroll 1
-    while (at < end) {
-      step(even, odd);
-      if (at < end) step(odd, even);
+      while (true) {
+        multiply(d[0], a[0]);
+        multiply(d[1], a[1]);
+        read_scales();
+        const bool more = ++at < end;
+        if (more) read(at);
+        wgmma_wait<1>(d[0]);
+        add(sum[0], d[0]);
+        wgmma_wait<0>(d[1]);
+        add(sum[1], d[1]);
+        rows = wgmma_operand_at(rows, kBlock);
+        scales += wide_scale_stride(kN);
+        if (!more) break;
+        Format::operand(words[0], a[0]);
+        Format::operand(words[1], a[1]);
+      }
     }
 
     // ---- the partial sums: units of 16 weight rows by eight rows of the step, dealt to the cluster's blocks
@@ -241,15 +276,18 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     }
     const int cluster_bits = __popc(static_cast<unsigned>(p.cluster - 1));  // a power of two
 #pragma unroll
-    for (int n = 0; n < kN; ++n) {
-      const int unit = (row_team * 4 + (warp & 3)) * kN + n;
-      float4* const to =
-          reinterpret_cast<float4*>(partial + ((unit >> cluster_bits) * shards + shard) * 128) + lane;
-      const float4 v = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
-      if (p.cluster > 1) {
-        store_cluster(to, static_cast<uint32_t>(unit & (p.cluster - 1)), v);
-      } else {
-        *to = v;
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        const int unit = (tile_here + r) * kN + n;
+        float4* const to =
+            reinterpret_cast<float4*>(partial + ((unit >> cluster_bits) * shards + shard) * 128) + lane;
+        const float4 v = make_float4(sum[r][n][0], sum[r][n][1], sum[r][n][2], sum[r][n][3]);
+        if (p.cluster > 1) {
+          store_cluster(to, static_cast<uint32_t>(unit & (p.cluster - 1)), v);
+        } else {
+          *to = v;
+        }
       }
     }
   }
@@ -261,7 +299,8 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 
   // ---- a warp adds a unit's shards
   const int g = lane >> 2;
-  for (int local = warp; local * p.cluster + rank < p.row_warps * 4 * kN; local += static_cast<int>(blockDim.x >> 5)) {
+  for (int local = warp; local * p.cluster + rank < p.row_warps * kTeamTiles * kN;
+       local += static_cast<int>(blockDim.x >> 5)) {
     const int unit = local * p.cluster + rank;
     const int unit_tile = first_tile + unit / kN;
     if (unit_tile >= group_tiles) continue;
@@ -313,7 +352,7 @@ template <class Format>
 void launch_wide_gemm(const Launch& on, const WideLaunch& plan, const StreamGemmParams& params) {
   const auto with = [&](auto kernel) {
     launch_kernel(on, kernel, dim3(static_cast<unsigned>(plan.grid), params.second_tiles != nullptr ? 2 : 1),
-                  plan.row_teams * plan.shard_teams * 128, plan.shared_bytes, plan.cluster, params);
+                  128 * plan.row_teams * plan.shard_teams, plan.shared_bytes, plan.cluster, params);
   };
   switch (plan.n_tiles) {
     case 2:
