@@ -187,9 +187,10 @@ bool cut_wide(const LinearShape& shape, const LinearSplit& split, const DeviceLi
   const auto blocks = static_cast<size_t>(shards_here * split.shard_blocks);
   const size_t scale_bytes = shape.activation_bytes == 1 ? static_cast<size_t>(wide_scale_stride(l.n_tiles)) * 4 : 0;
   const size_t rows = blocks * (wide_block_bytes(l.n_tiles) + scale_bytes);
-  const auto units = ceil_div(l.row_teams * (kWideRows / kTileRows) * l.n_tiles, l.cluster);
-  const auto sums = static_cast<size_t>(units * split.shards) * 512;
-  const size_t weights = static_cast<size_t>(l.row_teams * l.shard_teams * l.team_shards * split.shard_blocks *
+  const int tiles = l.row_teams * (kWideRows / kTileRows);
+  if (tiles % l.cluster != 0) return false;
+  const auto sums = static_cast<size_t>(tiles / l.cluster * l.n_tiles * split.shards) * 512;
+  const size_t weights = kWideBarrierBytes + static_cast<size_t>(l.row_teams * l.shard_teams * l.team_shards * split.shard_blocks *
                                              (kWideRows / kTileRows)) *
                          kTileBytes;
   const auto aligned = [](size_t bytes) { return static_cast<size_t>(round_up(static_cast<int64_t>(bytes), 128)); };

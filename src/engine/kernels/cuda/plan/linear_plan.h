@@ -94,6 +94,7 @@ constexpr int kDirectUnits = 4;
 constexpr int kWideRows = 128;      // weight rows of a warpgroup
 constexpr int kWideTeams = 3;       // warpgroups of a block, at most
 constexpr int kMaxWideBlocks = 32;  // 32-column blocks of a warpgroup, at most
+constexpr int kWideBarrierBytes = 256;  // before the weights
 struct WideLaunch {
   int n_tiles = 0;      // tiles of 8 rows of the step: 2, 3 or 6
   int row_teams = 0;    // warpgroups of a block side by side over weight rows
@@ -103,7 +104,7 @@ struct WideLaunch {
   int row_groups = 0;   // clusters; of grouped rows: of a group
   int grid = 0;
   size_t shared_bytes = 0;
-  size_t ring_offset = 0;
+  size_t ring_offset = 0;    // where the barriers and then the weights lie
   size_t reduce_offset = 0;  // where the partial sums lie; 0: in the place of the rows
   int rows_per_launch = 0;
 };
