@@ -264,14 +264,6 @@ void store_cluster(T* local, uint32_t rank, T v) {
   if (static_cast<size_t>(offset) % sizeof(T) != 0) std::abort();
   std::memcpy(emulation::dynamic_shared_of(rank) + offset, &v, sizeof v);
 }
-using ClusterAddress = uint8_t*;
-inline ClusterAddress cluster_address(void* local, uint32_t rank) {
-  return emulation::dynamic_shared_of(rank) + (static_cast<uint8_t*>(local) - emulation::dynamic_shared());
-}
-inline void store_cluster_at(ClusterAddress to, int offset, float4 v) {
-  if (reinterpret_cast<uintptr_t>(to + offset) % sizeof v != 0) std::abort();
-  std::memcpy(to + offset, &v, sizeof v);
-}
 template <typename T>
 T load_cluster(const T* local, uint32_t rank) {
   const auto offset = reinterpret_cast<const uint8_t*>(local) - emulation::dynamic_shared();

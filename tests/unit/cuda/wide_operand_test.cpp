@@ -36,9 +36,8 @@ TEST_P(WideOperand, ColumnsMeetTheWeightsOwn) {
       const int step = pair / 4, depth = pair % 4 / 2;
       const int t = tile_lane(0, col) & 3;
       const int slot = 8 * depth + 2 * t + (col & 1);  // of the step's sixteen
-      const auto plain =
-          static_cast<uint32_t>(row / 8 * 512 + row % 8 * 64) + static_cast<uint32_t>(step) * kWideStepBytes +
-          static_cast<uint32_t>(slot * 2);
+      const auto plain = static_cast<uint32_t>(row / 8 * 512 + row % 8 * 64) +
+                         static_cast<uint32_t>(step) * kWideStepBytes + static_cast<uint32_t>(slot * 2);
       // The swizzle is one of addresses: bits 4 and 5 with bits 7 and 8.
       EXPECT_EQ(wide_operand_offset(row, col), plain ^ ((plain >> 7 & 3) << 4));
     }
@@ -63,7 +62,8 @@ TEST_P(WideOperand, ALaneReadsItsScalesInOrder) {
 INSTANTIATE_TEST_SUITE_P(Widths, WideOperand, testing::Values(2, 3, 6));
 
 TEST(WideOperandDescriptor, HoldsAddressStepAndSwizzle) {
-  EXPECT_EQ(wgmma_descriptor(0x3A010), uint64_t{0x3A01} | uint64_t{1} << 16 | uint64_t{32} << 32 | uint64_t{2} << 62);
+  EXPECT_EQ(wgmma_descriptor(0x3A010),
+            uint64_t{0x3A01} | uint64_t{1} << 16 | uint64_t{32} << 32 | uint64_t{2} << 62);
 }
 
 }  // namespace

@@ -294,16 +294,11 @@ __device__ __forceinline__ void store_cluster(float2* local, uint32_t rank, floa
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(local)), "r"(rank));
   asm volatile("st.shared::cluster.v2.f32 [%0], {%1,%2};" ::"r"(at), "f"(v.x), "f"(v.y) : "memory");
 }
-// The same in two steps, for several stores to one place and behind it.
-using ClusterAddress = uint32_t;
-__device__ __forceinline__ ClusterAddress cluster_address(void* local, uint32_t rank) {
+__device__ __forceinline__ void store_cluster(float4* local, uint32_t rank, float4 v) {
   uint32_t at;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(local)), "r"(rank));
-  return at;
-}
-__device__ __forceinline__ void store_cluster_at(ClusterAddress to, int offset, float4 v) {
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to + static_cast<uint32_t>(offset)),
-               "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(at), "f"(v.x), "f"(v.y), "f"(v.z),
+               "f"(v.w)
                : "memory");
 }
 // The value at the same place of another block's dynamic shared memory. Volatile keeps it behind the

@@ -59,10 +59,12 @@ template <class Aim>
 void run_rows(const DeviceLimits& device, const LinearShape& shape, const StreamGemmParams& params, int rows,
               const Where& where, const Kernels& kernels, const Aim& aim) {
   const LinearSplit split = split_linear(shape);
+  const int weights = params.second_tiles == nullptr ? 1 : 2;
   for (int first = 0; first < rows;) {
     StreamGemmParams p = params;
     const int left = rows - first;
-    if (const auto wide = kernels.wide != nullptr ? plan_wide(shape, split, left, device) : std::nullopt) {
+    if (const auto wide =
+            kernels.wide != nullptr ? plan_wide(shape, split, left, weights, device) : std::nullopt) {
       p.rows = std::min(wide->rows_per_launch, left);
       p.shard_blocks = split.shard_blocks;
       p.row_warps = wide->row_teams;

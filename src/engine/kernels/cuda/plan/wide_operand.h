@@ -1,8 +1,8 @@
 // Where the rows of the step lie in shared memory as the B operand of wgmma (sm90/wgmma.cuh).
 //
-// A block of 32 columns of eight rows is 512 bytes, 64 a row, in the instruction's 64-byte swizzle: of a row's
-// four chunks of 16 bytes, chunk c lies at place c ^ (row / 2 % 4), so that eight rows' chunks of one number
-// lie in different banks. Chunks 0 and 1 are the first step of 16 columns, 2 and 3 the second.
+// A block of 32 columns of eight rows is 512 bytes, 64 a row, in the instruction's 64-byte swizzle: of a
+// row's four chunks of 16 bytes, chunk c lies at place c ^ (row / 2 % 4), so that eight rows' chunks of one
+// number lie in different banks. Chunks 0 and 1 are the first step of 16 columns, 2 and 3 the second.
 //
 // The weight tiles deal the columns of a block to the lanes eight in a row (tiles.h). So of lane t's columns
 // 8t .. 8t + 7 two go to each chunk, at its elements 2t and 2t + 1.

@@ -38,28 +38,29 @@ __device__ __forceinline__ uint64_t wgmma_operand(const void* b) {
 // kAdd: d is added to, else overwritten. kBf16: BF16 operands, else FP16. The operands' numbers in the
 // instruction's text follow from the number of sums, so every width is spelt out.
 #define SPARK_D(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
-#define SPARK_WGMMA_TYPE(shape, type, sums, a, b, add, ...)                                              \
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, " add ", 0; wgmma.mma_async.sync.aligned." shape ".f32." \
-               type "." type " {" sums "}, {" a "}, " b ", p, 1, 1, 0; }"                                \
-               : __VA_ARGS__                                                                             \
-               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(rows), "n"(static_cast<int>(kAdd))              \
+#define SPARK_WGMMA_TYPE(shape, type, sums, a, b, add, ...)                                                  \
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, " add ", 0; wgmma.mma_async.sync.aligned." shape ".f32." type \
+               "." type " {" sums "}, {" a "}, " b ", p, 1, 1, 0; }"                                         \
+               : __VA_ARGS__                                                                                 \
+               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(rows), "n"(static_cast<int>(kAdd))                  \
                : "memory")
-#define SPARK_WGMMA(kN, shape, sums, a, b, add, ...)                                                           \
-  template <bool kAdd, bool kBf16>                                                                             \
-  __device__ __forceinline__ void wgmma(float (&d)[kN][4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, \
-                                        uint64_t rows) {                                                       \
-    if constexpr (kBf16) {                                                                                     \
-      SPARK_WGMMA_TYPE(shape, "bf16", sums, a, b, add, __VA_ARGS__);                                           \
-    } else {                                                                                                   \
-      SPARK_WGMMA_TYPE(shape, "f16", sums, a, b, add, __VA_ARGS__);                                            \
-    }                                                                                                          \
+#define SPARK_WGMMA(kN, shape, sums, a, b, add, ...)                                             \
+  template <bool kAdd, bool kBf16>                                                               \
+  __device__ __forceinline__ void wgmma(float(&d)[kN][4], uint32_t a0, uint32_t a1, uint32_t a2, \
+                                        uint32_t a3, uint64_t rows) {                            \
+    if constexpr (kBf16) {                                                                       \
+      SPARK_WGMMA_TYPE(shape, "bf16", sums, a, b, add, __VA_ARGS__);                             \
+    } else {                                                                                     \
+      SPARK_WGMMA_TYPE(shape, "f16", sums, a, b, add, __VA_ARGS__);                              \
+    }                                                                                            \
   }
 SPARK_WGMMA(2, "m64n16k16", "%0,%1,%2,%3,%4,%5,%6,%7", "%8,%9,%10,%11", "%12", "%13", SPARK_D(0), SPARK_D(1))
-SPARK_WGMMA(3, "m64n24k16", "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11", "%12,%13,%14,%15", "%16", "%17", SPARK_D(0),
-            SPARK_D(1), SPARK_D(2))
+SPARK_WGMMA(3, "m64n24k16", "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11", "%12,%13,%14,%15", "%16", "%17",
+            SPARK_D(0), SPARK_D(1), SPARK_D(2))
 SPARK_WGMMA(6, "m64n48k16",
             "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23",
-            "%24,%25,%26,%27", "%28", "%29", SPARK_D(0), SPARK_D(1), SPARK_D(2), SPARK_D(3), SPARK_D(4), SPARK_D(5))
+            "%24,%25,%26,%27", "%28", "%29", SPARK_D(0), SPARK_D(1), SPARK_D(2), SPARK_D(3), SPARK_D(4),
+            SPARK_D(5))
 #undef SPARK_WGMMA
 #undef SPARK_WGMMA_TYPE
 #undef SPARK_D
