@@ -134,8 +134,8 @@ TEST(LinearPlan, WideLaunchesCoverRowsAndShardsOnce) {
     for (const Shape& s : shapes()) {
       const LinearShape shape = shape_of(s);
       const LinearSplit split = split_linear(shape);
-      EXPECT_FALSE(plan_wide(shape, split, kDirectRows, 1, device).has_value());
-      for (const int rows : {kDirectRows + 1, 16, 17, 24, 25, kMaxWideRows, kMaxLinearRows}) {
+      EXPECT_FALSE(plan_wide(shape, split, kMinWideRows - 1, 1, device).has_value());
+      for (const int rows : {kMinWideRows, 24, 25, kMaxWideRows, kMaxLinearRows}) {
         const auto l = plan_wide(shape, split, rows, 1, device);
         if (!l) continue;
         EXPECT_GE(l->rows_per_launch, std::min(rows, kMaxWideRows));
@@ -172,7 +172,7 @@ TEST(LinearPlan, DecodeProductsOfManyRowsAreWideWhereTheirBlocksRunAtOnce) {
   };
   for (const Shape& s :
        {Shape{1792, 5120, 1}, Shape{8192, 1280, 1}, Shape{5120, 2048, 1}, Shape{5120, 576, 1}}) {
-    for (const int rows : {9, 24, 48}) {
+    for (const int rows : {kMinWideRows, 24, 48}) {
       const auto l = plan(s, rows);
       ASSERT_TRUE(l.has_value()) << s.out;
       EXPECT_LE(l->grid, l->cluster > 2 ? kH200.clustered_blocks : kH200.multiprocessors);

@@ -59,7 +59,7 @@ TEST_P(WideOperand, ALaneReadsItsScalesInOrder) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Widths, WideOperand, testing::Values(2, 3, 6));
+INSTANTIATE_TEST_SUITE_P(Widths, WideOperand, testing::Values(3, 6));
 
 TEST(WideOperandDescriptor, HoldsAddressStepAndSwizzle) {
   EXPECT_EQ(wgmma_descriptor(0x3A010),

@@ -217,7 +217,7 @@ bool cut_wide(const LinearShape& shape, const LinearSplit& split, const DeviceLi
 
 std::optional<WideLaunch> plan_wide(const LinearShape& shape, const LinearSplit& split, int rows, int weights,
                                     const DeviceLimits& device) {
-  if (rows <= kDirectRows || shape.weight_bytes != 1 || shape.cols % kTileCols != 0) return std::nullopt;
+  if (rows < kMinWideRows || shape.weight_bytes != 1 || shape.cols % kTileCols != 0) return std::nullopt;
   std::optional<WideLaunch> best;
   int best_cost = 0;
   for (int row_teams = 1; row_teams <= kWideTeams; ++row_teams) {

@@ -92,14 +92,15 @@ SPARK_HOST_DEVICE constexpr size_t direct_rows_weights_at(int warp_shards, int b
 // What a warp takes of the rows: at most so many pieces of 256 channels.
 constexpr int kDirectUnits = 4;
 
-// A product of nine rows and more by the matrix instruction of a warpgroup (sm90/wide_gemm.cuh), whose
+// A product of 17 rows and more by the matrix instruction of a warpgroup (sm90/wide_gemm.cuh), whose
 // weights all fit in shared memory at once.
+constexpr int kMinWideRows = 17;    // fewer: the direct product has its weights there as well
 constexpr int kWideRows = 128;      // weight rows of a warpgroup
 constexpr int kWideTeams = 3;       // warpgroups of a block, at most
 constexpr int kMaxWideBlocks = 32;  // 32-column blocks of a warpgroup, at most
 constexpr int kMaxWideRows = 48;    // rows of one launch
 struct WideLaunch {
-  int n_tiles = 0;      // tiles of 8 rows of the step: 2, 3 or 6
+  int n_tiles = 0;      // tiles of 8 rows of the step: 3 or 6
   int row_teams = 0;    // warpgroups of a block side by side over weight rows
   int shard_teams = 0;  // and over shards
   int team_shards = 0;  // shards of a warpgroup, one after the other

@@ -1,4 +1,4 @@
-// The product of a weight with nine to 48 rows by the matrix instruction of a warpgroup:
+// The product of a weight with 17 to 48 rows by the matrix instruction of a warpgroup:
 // y[m][n] = sum_k x[m][k] w[n][k].
 //
 // A warpgroup owns 128 weight rows (two 16-row tiles a warp, which share their scales and the reads of the
@@ -361,8 +361,6 @@ void launch_wide_gemm(const Launch& on, const WideLaunch& plan, const StreamGemm
                   128 * plan.row_teams * plan.shard_teams, plan.shared_bytes, plan.cluster, params);
   };
   switch (plan.n_tiles) {
-    case 2:
-      return with(wide_gemm_kernel<Format, 2>);
     case 3:
       return with(wide_gemm_kernel<Format, 3>);
     default:
