@@ -135,5 +135,7 @@ Json json_of(std::span<const StepResult> results);
 
 // Numerical checks at real sizes, on synthetic weights; returns the number of failures.
 int check_real_sizes(CudaBackend& chained, CudaBackend& plain);
+// The matrix instruction of a warpgroup against that of a warp; returns how many checks failed.
+int check_wgmma_bits();
 
 }  // namespace spark::bench_gpu

@@ -39,6 +39,7 @@ int check(const std::string& filter) {
   failed += run_cases(filter, {.dependent_launch = false, .side_stream = false}, "one stream, no overlap");
   Backends backends = make_backends();
   failed += check_real_sizes(*backends.chained, *backends.plain);
+  failed += check_wgmma_bits();
   std::cout << (failed == 0 ? "all checks pass\n" : std::to_string(failed) + " checks FAILED\n");
   return failed == 0 ? 0 : 1;
 }

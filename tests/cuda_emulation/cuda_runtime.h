@@ -51,6 +51,9 @@ inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
 inline float2 make_float2(float x, float y) {
   return {x, y};
 }
+inline float4 make_float4(float x, float y, float z, float w) {
+  return {x, y, z, w};
+}
 
 enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorNotSupported = 801 };
 inline const char* cudaGetErrorString(cudaError_t e) {

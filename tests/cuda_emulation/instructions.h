@@ -260,6 +260,7 @@ inline void cluster_sync() {
 }
 // Halves of the barrier: all meet at the second.
 inline void cluster_arrive() {}
+inline void cluster_arrive_relaxed() {}
 inline void cluster_wait() {
   emulation::cluster_barrier();
 }
@@ -279,3 +280,5 @@ T load_cluster(const T* local, uint32_t rank) {
 }
 
 }  // namespace spark::engine::cuda
+
+#include "cuda_emulation/wgmma.h"

@@ -187,11 +187,21 @@ void add_linear_cases(std::vector<KernelCase>& cases) {
       {"linear/f32/ragged", [] { return linear_problem(WeightFormat::kF32, 4, 24, 50, true, 0); }});
   cases.push_back(
       {"linear/fp8/long", [] { return linear_problem(WeightFormat::kFp8, 2, 64, 8192, false, 0); }});
+  // Products of a warpgroup: rows of every width of the instruction, and of two launches; a shard in one
+  // block and in several, tiles of weight rows that are not there, a last shard that is short or empty.
+  for (const Shape& s : {Shape{20, 70, 1056}, Shape{24, 128, 512}, Shape{25, 200, 288}, Shape{48, 64, 2080},
+                         Shape{70, 320, 640}}) {
+    cases.push_back({"linear/fp8/wide " + shape_name(s.rows, s.out, s.in), [=] {
+                       return linear_problem(WeightFormat::kFp8, s.rows, s.out, s.in, s.rows == 25, 8, true);
+                     }});
+  }
   cases.push_back({"grouped_linear/tiny", [] { return grouped_problem(5, 4, 32, 128); }});
   cases.push_back({"grouped_linear/narrow groups", [] { return grouped_problem(3, 4, 16, 64); }});
   cases.push_back({"grouped_linear/ragged groups", [] { return grouped_problem(9, 3, 40, 96); }});
   cases.push_back({"grouped_linear/wide", [] { return grouped_problem(2, 8, 64, 1024); }});
   cases.push_back({"grouped_linear/many rows", [] { return grouped_problem(15, 2, 64, 1024); }});
+  cases.push_back({"grouped_linear/wide 24 rows", [] { return grouped_problem(24, 2, 128, 512); }});
+  cases.push_back({"grouped_linear/wide 52 rows", [] { return grouped_problem(52, 3, 64, 1056); }});
   cases.push_back({"quantise/one block", [] { return quantise_problem(7, 32); }});
   cases.push_back({"quantise/borders", [] { return quantise_problem(13, 384); }});
   cases.push_back({"quantise/wide", [] { return quantise_problem(70, 5120); }});

@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "engine/kernels/cuda/plan/pack_plan.h"
 #include "engine/kernels/cuda/plan/tiles.h"
+#include "engine/kernels/cuda/plan/wide_operand.h"
 
 namespace spark::engine::cuda {
 namespace {
@@ -125,6 +127,61 @@ TEST(LinearPlan, DecodeProductsAreDirectOnTheDeviceThatHasRoom) {
     for (const int rows : {1, kMaxDirectRows})
       EXPECT_FALSE(plan_direct(shape_of(s), split_linear(shape_of(s)), rows, kH200).has_value()) << s.out;
   }
+}
+
+TEST(LinearPlan, WideLaunchesCoverRowsAndShardsOnce) {
+  for (const DeviceLimits& device : {kH200, kGb10}) {
+    for (const Shape& s : shapes()) {
+      const LinearShape shape = shape_of(s);
+      const LinearSplit split = split_linear(shape);
+      EXPECT_FALSE(plan_wide(shape, split, kMinWideRows - 1, 1, device).has_value());
+      for (const int rows : {kMinWideRows, 24, 25, kMaxWideRows, kMaxLinearRows}) {
+        const auto l = plan_wide(shape, split, rows, 1, device);
+        if (!l) continue;
+        EXPECT_GE(l->rows_per_launch, std::min(rows, kMaxWideRows));
+        EXPECT_LE(l->shared_bytes, device.shared_bytes);
+        EXPECT_EQ(l->cluster * l->shard_teams * l->team_shards, split.shards) << s.out << " x " << s.in;
+        EXPECT_LE(l->row_teams * l->shard_teams, kWideTeams);
+        EXPECT_LE(l->team_shards * split.shard_blocks, kMaxWideBlocks) << "a lane holds a block's scale";
+        const int64_t group = s.per_group > 0 ? s.per_group : s.out;
+        EXPECT_GE(int64_t{l->row_groups} * l->row_teams * kWideRows, group);
+        EXPECT_EQ(l->grid, l->row_groups * (s.out / group) * l->cluster);
+        // Rows and scales, weights, partial sums: one behind the other, or the sums in the rows' place.
+        const auto blocks = static_cast<size_t>(l->shard_teams * l->team_shards * split.shard_blocks);
+        const size_t scales = s.bytes == 1 ? static_cast<size_t>(wide_scale_stride(l->n_tiles)) * 4 : 0;
+        const size_t sums =
+            static_cast<size_t>(ceil_div(l->row_teams * 8 * l->n_tiles, l->cluster) * split.shards) * 512;
+        const size_t weights = blocks * static_cast<size_t>(l->row_teams * 8) * kTileBytes;
+        EXPECT_GE(l->ring_offset, blocks * (wide_block_bytes(l->n_tiles) + scales));
+        if (l->reduce_offset == 0) {
+          EXPECT_GE(l->ring_offset, sums);
+          EXPECT_EQ(l->team_shards, 1) << "the first shard's sums would overwrite rows that are still read";
+          EXPECT_EQ(l->shared_bytes, l->ring_offset + weights);
+        } else {
+          EXPECT_EQ(l->reduce_offset, l->ring_offset + weights);
+          EXPECT_EQ(l->shared_bytes, l->reduce_offset + sums);
+        }
+      }
+    }
+  }
+}
+
+TEST(LinearPlan, DecodeProductsOfManyRowsAreWideWhereTheirBlocksRunAtOnce) {
+  const auto plan = [](const Shape& s, int rows, int weights = 1) {
+    return plan_wide(shape_of(s), split_linear(shape_of(s)), rows, weights, kH200);
+  };
+  for (const Shape& s :
+       {Shape{1792, 5120, 1}, Shape{8192, 1280, 1}, Shape{5120, 2048, 1}, Shape{5120, 576, 1}}) {
+    for (const int rows : {kMinWideRows, 24, 48}) {
+      const auto l = plan(s, rows);
+      ASSERT_TRUE(l.has_value()) << s.out;
+      EXPECT_LE(l->grid, l->cluster > 2 ? kH200.clustered_blocks : kH200.multiprocessors);
+    }
+  }
+  // A shape that needs all of an H200 for one weight has no room for two.
+  EXPECT_FALSE(plan({8192, 1280, 1}, 24, 2).has_value());
+  for (const Shape& s : {Shape{25600, 6144, 1}, Shape{5120, 15360, 1}, Shape{32768, 1280, 1}})
+    EXPECT_FALSE(plan(s, 24).has_value()) << s.out;
 }
 
 TEST(LinearPlan, RowsThatAreMadeInTheLaunch) {

@@ -139,6 +139,7 @@ void launch_fill(const Launch& on, Fill kind, void* to, int64_t bytes, uint64_t 
 
 constexpr int kLinearThreads = 32 * kLinearWarps;
 constexpr int kDirectThreads = 32 * kDirectWarps;
+constexpr int kWideThreads = 128 * kWideTeams;
 
 // What the shared expert's last product adds to its sums: the routed experts' outputs.
 struct RoutedSum {
@@ -200,6 +201,10 @@ void launch_direct_fp8(const Launch& on, const DirectLaunch& plan, const StreamG
 void launch_direct_combine(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params);
 void launch_direct_bf16(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params);
 void launch_direct_fp8_bf16(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params);
+// More rows, on devices with the matrix instruction of a warpgroup. row_warps and shard_warps are warpgroups
+// here.
+void launch_wide_fp8(const Launch& on, const WideLaunch& plan, const StreamGemmParams& params);
+void launch_wide_fp8_bf16(const Launch& on, const WideLaunch& plan, const StreamGemmParams& params);
 void launch_linear_fp4(const Launch& on, const LinearArgs& args, const PreparedWeight& weight);
 
 // A norm of rows, and the write of their window records, as kernels take them.

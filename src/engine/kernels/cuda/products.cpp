@@ -47,38 +47,55 @@ std::optional<DirectLaunch> plan_inside(const DeviceLimits& device, const Linear
   return plan_direct_rows(shape, split_linear(shape), args.rows, device);
 }
 
+// The kernels of one format. `direct`, `wide`: for few rows and for many, or null.
+struct Kernels {
+  void (*stream)(const Launch&, const LinearLaunch&, const StreamGemmParams&) = nullptr;
+  void (*direct)(const Launch&, const DirectLaunch&, const StreamGemmParams&) = nullptr;
+  void (*wide)(const Launch&, const WideLaunch&, const StreamGemmParams&) = nullptr;
+};
+
 // Cuts the rows of the step into launches and runs them; `aim` points a piece at its inputs and outputs.
-// `direct`: the same product for few rows, or null.
-using RunDirect = void (*)(const Launch&, const DirectLaunch&, const StreamGemmParams&);
-using RunStream = void (*)(const Launch&, const LinearLaunch&, const StreamGemmParams&);
 template <class Aim>
 void run_rows(const DeviceLimits& device, const LinearShape& shape, const StreamGemmParams& params, int rows,
-              const Where& where, RunStream run, RunDirect direct, const Aim& aim) {
+              const Where& where, const Kernels& kernels, const Aim& aim) {
   const LinearSplit split = split_linear(shape);
-  if (direct != nullptr) {
-    if (const auto plan = plan_direct(shape, split, rows, device)) {
-      StreamGemmParams p = params;
-      p.rows = rows;
-      apply(*plan, split, p);
-      aim(p, 0);
-      direct(where(), *plan, p);
-      return;
-    }
-  }
+  const int weights = params.second_tiles == nullptr ? 1 : 2;
   for (int first = 0; first < rows;) {
-    const LinearLaunch plan = plan_linear(shape, split, rows - first, device);
     StreamGemmParams p = params;
-    p.rows = std::min(plan.rows_per_launch, rows - first);
-    p.shard_blocks = split.shard_blocks;
-    p.row_groups = plan.row_groups;
-    p.row_warps = plan.row_warps;
-    p.shard_warps = plan.shard_warps;
-    p.cluster = plan.cluster;
-    p.ring_offset = static_cast<uint32_t>(plan.ring_offset);
-    p.reduce_offset = static_cast<uint32_t>(plan.reduce_offset);
-    p.persistent = plan.persistent;
-    aim(p, first);
-    run(where(), plan, p);
+    const int left = rows - first;
+    if (const auto wide =
+            kernels.wide != nullptr ? plan_wide(shape, split, left, weights, device) : std::nullopt) {
+      p.rows = std::min(wide->rows_per_launch, left);
+      p.shard_blocks = split.shard_blocks;
+      p.row_warps = wide->row_teams;
+      p.shard_warps = wide->shard_teams;
+      p.warp_shards = wide->team_shards;
+      p.row_groups = wide->row_groups;
+      p.cluster = wide->cluster;
+      p.ring_offset = static_cast<uint32_t>(wide->ring_offset);
+      p.reduce_offset = static_cast<uint32_t>(wide->reduce_offset);
+      aim(p, first);
+      kernels.wide(where(), *wide, p);
+    } else if (const auto direct =
+                   kernels.direct != nullptr ? plan_direct(shape, split, left, device) : std::nullopt) {
+      p.rows = left;
+      apply(*direct, split, p);
+      aim(p, first);
+      kernels.direct(where(), *direct, p);
+    } else {
+      const LinearLaunch plan = plan_linear(shape, split, left, device);
+      p.rows = std::min(plan.rows_per_launch, left);
+      p.shard_blocks = split.shard_blocks;
+      p.row_groups = plan.row_groups;
+      p.row_warps = plan.row_warps;
+      p.shard_warps = plan.shard_warps;
+      p.cluster = plan.cluster;
+      p.ring_offset = static_cast<uint32_t>(plan.ring_offset);
+      p.reduce_offset = static_cast<uint32_t>(plan.reduce_offset);
+      p.persistent = plan.persistent;
+      aim(p, first);
+      kernels.stream(where(), plan, p);
+    }
     first += p.rows;
   }
 }
@@ -194,16 +211,17 @@ void run_linear(const DeviceLimits& device, const Where& where, const LinearArgs
     if (extras.second_y != nullptr) p.second_y = extras.second_y + first * args.y_stride;
     if (args.y_f32 != nullptr) p.y_f32 = args.y_f32 + first * args.y_stride;
   };
-  run_rows(device, shape_of(w), params, args.rows, where,
-           codes && device.block_scaled_mma ? sm121::launch_stream_fp8
-           : codes                          ? launch_stream_fp8
-           : w.layout == Layout::kPacked    ? launch_stream_packed
-                                            : launch_stream_bf16,
-           device.block_scaled_mma     ? nullptr
-           : codes                     ? launch_direct_fp8
-           : w.layout == Layout::kBf16 ? launch_direct_bf16
-                                       : nullptr,
-           aim);
+  Kernels kernels;
+  if (codes && device.block_scaled_mma) {
+    kernels.stream = sm121::launch_stream_fp8;
+  } else if (codes) {
+    kernels = {launch_stream_fp8, launch_direct_fp8, extras.quantise == nullptr ? launch_wide_fp8 : nullptr};
+  } else if (w.layout == Layout::kPacked) {
+    kernels.stream = launch_stream_packed;
+  } else {
+    kernels = {launch_stream_bf16, device.block_scaled_mma ? nullptr : launch_direct_bf16, nullptr};
+  }
+  run_rows(device, shape_of(w), params, args.rows, where, kernels, aim);
 }
 
 bool combines_directly(const DeviceLimits& device, const ExpertsArgs& args) {
@@ -261,11 +279,12 @@ void run_grouped_linear(const DeviceLimits& device, const Where& where, const Gr
   p.rows_per_group = static_cast<int>(shape.rows_per_group);
   p.groups = args.groups;
   p.y_stride = w.rows;
-  run_rows(device, shape, p, args.rows, where, launch_stream_fp8_bf16, launch_direct_fp8_bf16,
-           [&](StreamGemmParams& piece, int first) {
-             piece.x = args.x + first * piece.x_stride;
-             piece.y = args.y + first * w.rows;
-           });
+  Kernels kernels = {launch_stream_fp8_bf16, launch_direct_fp8_bf16, launch_wide_fp8_bf16};
+  if (device.block_scaled_mma) kernels.wide = nullptr;
+  run_rows(device, shape, p, args.rows, where, kernels, [&](StreamGemmParams& piece, int first) {
+    piece.x = args.x + first * piece.x_stride;
+    piece.y = args.y + first * w.rows;
+  });
 }
 
 }  // namespace spark::engine::cuda

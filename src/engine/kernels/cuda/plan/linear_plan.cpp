@@ -4,6 +4,7 @@
 
 #include "common/error.h"
 #include "engine/kernels/cuda/plan/tiles.h"
+#include "engine/kernels/cuda/plan/wide_operand.h"
 
 namespace spark::engine::cuda {
 namespace {
@@ -175,6 +176,73 @@ std::optional<DirectLaunch> plan_direct_rows(const LinearShape& shape, const Lin
       direct_rows_weights_at(l->warp_shards, split.blocks) - direct_weights_at(l->warp_shards, l->chunk);
   if (l->shared_bytes + kReserved > device.shared_bytes / 2) return std::nullopt;
   return l;
+}
+
+namespace {
+
+// The launch with so many warpgroups, if it is possible and fits. All weights of a block lie in shared
+// memory.
+bool cut_wide(const LinearShape& shape, const LinearSplit& split, const DeviceLimits& device, WideLaunch& l) {
+  const int shards_here = l.shard_teams * l.team_shards;
+  l.cluster = split.shards / shards_here;
+  if (l.cluster * shards_here != split.shards || l.cluster > device.max_cluster) return false;
+  if (l.team_shards * split.shard_blocks > kMaxWideBlocks) return false;
+  if (shape.rowwise && shape.rows_per_group % (2 * kTileRows) != 0) return false;
+  const auto blocks = static_cast<size_t>(shards_here * split.shard_blocks);
+  const size_t scale_bytes =
+      shape.activation_bytes == 1 ? static_cast<size_t>(wide_scale_stride(l.n_tiles)) * 4 : 0;
+  const size_t rows = blocks * (wide_block_bytes(l.n_tiles) + scale_bytes);
+  const int tiles = l.row_teams * (kWideRows / kTileRows);
+  const auto units = static_cast<size_t>(ceil_div(tiles * l.n_tiles, l.cluster));
+  const size_t sums = units * static_cast<size_t>(split.shards) * 512;
+  const size_t weights = static_cast<size_t>(tiles * shards_here * split.shard_blocks) * kTileBytes;
+  const auto aligned = [](size_t bytes) { return round_up(static_cast<int64_t>(bytes), 128); };
+  l.ring_offset = static_cast<size_t>(aligned(rows));
+  l.reduce_offset = l.ring_offset + weights;
+  l.shared_bytes = l.reduce_offset + sums;
+  if (l.shared_bytes + kReserved > device.shared_bytes && l.team_shards == 1) {
+    l.ring_offset = static_cast<size_t>(aligned(std::max(rows, sums)));
+    l.reduce_offset = 0;
+    l.shared_bytes = l.ring_offset + weights;
+  }
+  if (l.shared_bytes + kReserved > device.shared_bytes) return false;
+  const int64_t groups = shape.rowwise ? shape.rows / shape.rows_per_group : 1;
+  l.row_groups = static_cast<int>(ceil_div(shape.rows / groups, int64_t{kWideRows} * l.row_teams));
+  l.grid = static_cast<int>(l.row_groups * groups) * l.cluster;
+  l.rows_per_launch = l.n_tiles * 8;
+  return true;
+}
+
+}  // namespace
+
+std::optional<WideLaunch> plan_wide(const LinearShape& shape, const LinearSplit& split, int rows, int weights,
+                                    const DeviceLimits& device) {
+  if (rows < kMinWideRows || shape.weight_bytes != 1 || shape.cols % kTileCols != 0) return std::nullopt;
+  std::optional<WideLaunch> best;
+  int best_cost = 0;
+  for (int row_teams = 1; row_teams <= kWideTeams; ++row_teams) {
+    for (int shard_teams = 1; row_teams * shard_teams <= kWideTeams; shard_teams *= 2) {
+      for (int team_shards = 1; team_shards <= 2; ++team_shards) {
+        WideLaunch l{.n_tiles = rows <= 16   ? 2
+                                : rows <= 24 ? 3
+                                             : 6,
+                     .row_teams = row_teams,
+                     .shard_teams = shard_teams,
+                     .team_shards = team_shards};
+        // One warpgroup alone leaves the matrix unit idle while it adds.
+        const int teams = row_teams * shard_teams;
+        if (teams < 2 || !cut_wide(shape, split, device, l)) continue;
+        // More blocks than run at once, and the streaming product is faster.
+        if (l.grid * weights > (l.cluster > 2 ? device.clustered_blocks : device.multiprocessors)) continue;
+        // Cycles of a multiprocessor, roughly: the rows, the blocks one after the other, the meeting.
+        const int cost = split.shard_blocks * (shard_teams * team_shards * 7 * l.n_tiles +
+                                               team_shards * (150 + teams * (70 + 22 * l.n_tiles))) +
+                         (l.cluster > 1 ? 1500 : 0);
+        if (!best || cost < best_cost) best = l, best_cost = cost;
+      }
+    }
+  }
+  return best;
 }
 
 }  // namespace spark::engine::cuda

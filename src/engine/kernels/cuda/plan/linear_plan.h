@@ -22,6 +22,9 @@ struct DeviceLimits {
   int multiprocessors = 132;
   size_t shared_bytes = 227 * 1024;  // per block, opt-in
   int max_cluster = 8;
+  // Blocks of one a multiprocessor that run at once in clusters of four or eight: an H200's multiprocessors
+  // lie in groups of 16 and 18, not all whole.
+  int clustered_blocks = 120;
   int max_attention_cluster = 8;  // 16 where larger clusters than the portable eight can be had
   bool block_scaled_mma = false;  // SM121: FP8 and FP4 products by the kernels below kernels/cuda/sm121
 };
@@ -89,6 +92,27 @@ SPARK_HOST_DEVICE constexpr size_t direct_rows_weights_at(int warp_shards, int b
 // What a warp takes of the rows: at most so many pieces of 256 channels.
 constexpr int kDirectUnits = 4;
 
+// A product of 17 rows and more by the matrix instruction of a warpgroup (sm90/wide_gemm.cuh), whose
+// weights all fit in shared memory at once.
+constexpr int kMinWideRows = 17;    // fewer: the direct product has its weights there as well
+constexpr int kWideRows = 128;      // weight rows of a warpgroup
+constexpr int kWideTeams = 3;       // warpgroups of a block, at most
+constexpr int kMaxWideBlocks = 32;  // 32-column blocks of a warpgroup, at most
+constexpr int kMaxWideRows = 48;    // rows of one launch
+struct WideLaunch {
+  int n_tiles = 0;      // tiles of 8 rows of the step: 3 or 6
+  int row_teams = 0;    // warpgroups of a block side by side over weight rows
+  int shard_teams = 0;  // and over shards
+  int team_shards = 0;  // shards of a warpgroup, one after the other
+  int cluster = 1;      // team_shards * shard_teams * cluster = shards
+  int row_groups = 0;   // clusters; of grouped rows: of a group
+  int grid = 0;
+  size_t shared_bytes = 0;
+  size_t ring_offset = 0;    // where the weights lie
+  size_t reduce_offset = 0;  // where the partial sums lie; 0: in the place of the rows
+  int rows_per_launch = 0;
+};
+
 LinearSplit split_linear(const LinearShape& shape);
 LinearLaunch plan_linear(const LinearShape& shape, const LinearSplit& split, int rows,
                          const DeviceLimits& device);
@@ -102,6 +126,11 @@ std::optional<DirectLaunch> plan_direct(const LinearShape& shape, const LinearSp
 // rows are too wide for that.
 std::optional<DirectLaunch> plan_direct_rows(const LinearShape& shape, const LinearSplit& split, int rows,
                                              const DeviceLimits& device);
+
+// The cut that is expected to be the fastest; nullopt where there is none, or the streaming product is
+// faster. `weights`: of that shape in the launch.
+std::optional<WideLaunch> plan_wide(const LinearShape& shape, const LinearSplit& split, int rows, int weights,
+                                    const DeviceLimits& device);
 
 // Shared memory of the activations of one 32-block for `n_tiles` tiles of 8 rows.
 constexpr size_t activation_block_bytes(int n_tiles, int activation_bytes) {
