@@ -1,4 +1,5 @@
-// Lets a test pretend that steps are recorded, and counts the forks that dropped what their stream ran before.
+// Lets a test pretend that steps are recorded, and counts the forks that dropped what their stream ran
+// before.
 #pragma once
 
 #include <cstdint>

@@ -252,8 +252,8 @@ TEST_F(SharedLaunches, ExpansionAndCollapse) {
   EXPECT_EQ(launches([&] { expand(); }), 1U);
 }
 
-// In a recorded step a fork forgets what its stream ran before, but only if the main chain has waited for that,
-// and only for few rows.
+// In a recorded step a fork forgets what its stream ran before, but only if the main chain has waited for
+// that, and only for few rows.
 TEST_F(SharedLaunches, AForkOfFewRowsHasOnePredecessor) {
   constexpr int32_t kMost = 12, kHidden = 64, kStreams = 4;
   uint16_t* h = rows(kMost, kStreams * kHidden);
@@ -277,13 +277,8 @@ TEST_F(SharedLaunches, AForkOfFewRowsHasOnePredecessor) {
                     .comb = comb});
   };
   const auto collapse = [&] {  // waits for the coefficients
-    cuda_->mhc_collapse({.rows = 1,
-                         .streams = kStreams,
-                         .hidden = kHidden,
-                         .h = h,
-                         .pre = pre,
-                         .norm_weight = norm,
-                         .x = x});
+    cuda_->mhc_collapse(
+        {.rows = 1, .streams = kStreams, .hidden = kHidden, .h = h, .pre = pre, .norm_weight = norm, .x = x});
   };
   emulation::Recording& recording = emulation::recording();
   const auto dropped = [&](const std::function<void()>& work) {
