@@ -191,7 +191,7 @@ void add_linear_cases(std::vector<KernelCase>& cases) {
   // block and in several, tiles of weight rows that are not there, a last shard that is short or empty.
   for (const Shape& s : {Shape{20, 70, 1056}, Shape{24, 128, 512}, Shape{25, 200, 288}, Shape{48, 64, 2080},
                          Shape{70, 320, 640}}) {
-    cases.push_back({"linear/fp8/wide " + shape_name(s.rows, s.out, s.in), [=] {
+    cases.push_back({"linear/fp8/teams " + shape_name(s.rows, s.out, s.in), [=] {
                        return linear_problem(WeightFormat::kFp8, s.rows, s.out, s.in, s.rows == 25, 8, true);
                      }});
   }
@@ -200,8 +200,8 @@ void add_linear_cases(std::vector<KernelCase>& cases) {
   cases.push_back({"grouped_linear/ragged groups", [] { return grouped_problem(9, 3, 40, 96); }});
   cases.push_back({"grouped_linear/wide", [] { return grouped_problem(2, 8, 64, 1024); }});
   cases.push_back({"grouped_linear/many rows", [] { return grouped_problem(15, 2, 64, 1024); }});
-  cases.push_back({"grouped_linear/wide 24 rows", [] { return grouped_problem(24, 2, 128, 512); }});
-  cases.push_back({"grouped_linear/wide 52 rows", [] { return grouped_problem(52, 3, 64, 1056); }});
+  cases.push_back({"grouped_linear/teams 24 rows", [] { return grouped_problem(24, 2, 128, 512); }});
+  cases.push_back({"grouped_linear/teams 52 rows", [] { return grouped_problem(52, 3, 64, 1056); }});
   cases.push_back({"quantise/one block", [] { return quantise_problem(7, 32); }});
   cases.push_back({"quantise/borders", [] { return quantise_problem(13, 384); }});
   cases.push_back({"quantise/wide", [] { return quantise_problem(70, 5120); }});
