@@ -246,12 +246,6 @@ void copy_async_wait() {
 inline void launch_dependents() {}
 inline void wait_for_inputs() {}
 
-inline float multiply_rounded(float a, float b) {  // this side is compiled without contraction
-  return a * b;
-}
-inline float add_rounded(float a, float b) {
-  return a + b;
-}
 inline uint32_t cluster_rank() {
   return emulation::cluster_rank();
 }

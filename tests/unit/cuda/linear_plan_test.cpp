@@ -135,10 +135,10 @@ TEST(LinearPlan, WideLaunchesCoverRowsAndShardsOnce) {
       const LinearShape shape = shape_of(s);
       const LinearSplit split = split_linear(shape);
       EXPECT_FALSE(plan_wide(shape, split, kMinWideRows - 1, 1, device).has_value());
-      for (const int rows : {kMinWideRows, 24, 25, kMaxWideRows, kMaxLinearRows}) {
+      for (const int rows : {kMinWideRows, 24, 25, kMostWideRows, kMaxLinearRows}) {
         const auto l = plan_wide(shape, split, rows, 1, device);
         if (!l) continue;
-        EXPECT_GE(l->rows_per_launch, std::min(rows, kMaxWideRows));
+        EXPECT_GE(l->rows_per_launch, std::min(rows, kMostWideRows));
         EXPECT_LE(l->shared_bytes, device.shared_bytes);
         EXPECT_EQ(l->cluster * l->shard_teams * l->team_shards, split.shards) << s.out << " x " << s.in;
         EXPECT_LE(l->row_teams * l->shard_teams, kWideTeams);

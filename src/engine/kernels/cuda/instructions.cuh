@@ -261,15 +261,6 @@ __device__ __forceinline__ void wait_for_inputs() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-// ---- arithmetic that is not to be fused
-
-__device__ __forceinline__ float multiply_rounded(float a, float b) {
-  return __fmul_rn(a, b);
-}
-__device__ __forceinline__ float add_rounded(float a, float b) {
-  return __fadd_rn(a, b);
-}
-
 // ---- clusters
 // -------------------------------------------------------------------------------------------------------
 

@@ -223,9 +223,7 @@ std::optional<WideLaunch> plan_wide(const LinearShape& shape, const LinearSplit&
   for (int row_teams = 1; row_teams <= kWideTeams; ++row_teams) {
     for (int shard_teams = 1; row_teams * shard_teams <= kWideTeams; shard_teams *= 2) {
       for (int team_shards = 1; team_shards <= 2; ++team_shards) {
-        WideLaunch l{.n_tiles = rows <= 16   ? 2
-                                : rows <= 24 ? 3
-                                             : 6,
+        WideLaunch l{.n_tiles = rows <= kFewWideRows ? kFewWideRows / 8 : kMostWideRows / 8,
                      .row_teams = row_teams,
                      .shard_teams = shard_teams,
                      .team_shards = team_shards};

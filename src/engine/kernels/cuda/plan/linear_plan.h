@@ -94,11 +94,12 @@ constexpr int kDirectUnits = 4;
 
 // A product of 17 rows and more by the matrix instruction of a warpgroup (sm90/wide_gemm.cuh), whose
 // weights all fit in shared memory at once.
+constexpr int kFewWideRows = 24, kMostWideRows = 48;  // of a launch: the two forms of the kernel
 constexpr int kMinWideRows = 17;    // fewer: the direct product has its weights there as well
 constexpr int kWideRows = 128;      // weight rows of a warpgroup
 constexpr int kWideTeams = 3;       // warpgroups of a block, at most
 constexpr int kMaxWideBlocks = 32;  // 32-column blocks of a warpgroup, at most
-constexpr int kMaxWideRows = 48;    // rows of one launch
+
 struct WideLaunch {
   int n_tiles = 0;      // tiles of 8 rows of the step: 3 or 6
   int row_teams = 0;    // warpgroups of a block side by side over weight rows

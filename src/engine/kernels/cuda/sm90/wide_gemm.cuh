@@ -361,10 +361,13 @@ void launch_wide_gemm(const Launch& on, const WideLaunch& plan, const StreamGemm
                   128 * plan.row_teams * plan.shard_teams, plan.shared_bytes, plan.cluster, params);
   };
   switch (plan.n_tiles) {
-    case 3:
-      return with(wide_gemm_kernel<Format, 3>);
+    case kFewWideRows / 8:
+      return with(wide_gemm_kernel<Format, kFewWideRows / 8>);
+    case kMostWideRows / 8:
+      return with(wide_gemm_kernel<Format, kMostWideRows / 8>);
     default:
-      return with(wide_gemm_kernel<Format, 6>);
+      throw Error("a wide product of " + std::to_string(plan.n_tiles * 8) + " rows", "CUDA backend",
+                  "this is a defect: report it");
   }
 }
 
