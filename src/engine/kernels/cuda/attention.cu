@@ -220,18 +220,6 @@ __device__ __forceinline__ void load_chunk(const AttentionParams& params, int ro
   if (lane == 0) s.live[threadIdx.x / 32] = live;
 }
 
-// Two adjacent channels of a head's output, from the first of them on: divided, and rotated back where they
-// rotate.
-__device__ __forceinline__ uint32_t output_pair(float first, float second, float divisor, int channel,
-                                                const SparseAttentionArgs& a, const float* angles) {
-  const uint32_t out = pack_bf16(first / divisor, second / divisor);
-  const int z = channel - (a.width - 2 * a.pairs);
-  if (z < 0) return out;
-  const float v = bf16_low(out), w = bf16_high(out);
-  const float c = angles[z], n = -angles[z + 1];
-  return pack_bf16(fmaf(v, c, -(w * n)), fmaf(w, c, v * n));
-}
-
 template <int kWarps, int kChunks>
 __global__ void __launch_bounds__(kWarps * 32, kChunks == 1 ? 2 : 1)
     sparse_attention_kernel(const __grid_constant__ AttentionParams params) {
@@ -477,8 +465,16 @@ __global__ void __launch_bounds__(kWarps * 32, kChunks == 1 ? 2 : 1)
     divisor += expf(s.sink[head] - s.last_max[head]);
     uint32_t out[2] = {0, 0};
     if (s.last_max[head] > kInitialMax) {
-      out[0] = output_pair(sum.x, sum.y, divisor, channel, a, s.angles);
-      out[1] = output_pair(sum.z, sum.w, divisor, channel + 2, a, s.angles);
+      out[0] = pack_bf16(sum.x / divisor, sum.y / divisor);
+      out[1] = pack_bf16(sum.z / divisor, sum.w / divisor);
+#pragma unroll
+      for (int pair = 0; pair < 2; ++pair) {
+        const int z = channel + 2 * pair - (a.width - 2 * a.pairs);
+        if (z < 0) continue;
+        const float v = bf16_low(out[pair]), w = bf16_high(out[pair]);
+        const float c = s.angles[z], n = -s.angles[z + 1];
+        out[pair] = pack_bf16(v * c - w * n, v * n + w * c);
+      }
     }
     *reinterpret_cast<uint2*>(a.o + (static_cast<int64_t>(row) * a.heads + head0 + head) * a.width +
                               channel) = make_uint2(out[0], out[1]);
