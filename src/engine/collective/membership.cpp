@@ -34,9 +34,7 @@ constexpr double kLookAgainS = 0.005;
 constexpr double kStallMemoryS = 10;
 
 std::string seconds(double s) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f s", s);
-  return text;
+  return format_fixed(s, 2) + " s";
 }
 
 }  // namespace

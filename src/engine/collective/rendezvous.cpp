@@ -65,7 +65,7 @@ Hello read_hello(std::span<const uint8_t> payload) {
   return hello;
 }
 
-std::string seconds(double s) {
+std::string whole_seconds(double s) {
   return std::to_string(static_cast<int64_t>(s)) + " s";
 }
 
@@ -117,7 +117,7 @@ class Gathering {
   }
 
   [[noreturn]] void fail_late() const {
-    throw Error(missing_names() + " did not join within " + seconds(options_.timeout_s), "rank 0",
+    throw Error(missing_names() + " did not join within " + whole_seconds(options_.timeout_s), "rank 0",
                 refusal_.empty()
                     ? "start them with the same --master-addr and --master-port, and see what they print"
                     : "the last refusal was: " + refusal_);
@@ -286,7 +286,7 @@ Meeting join_ranks(const std::string& master_address, uint16_t master_port, cons
     }
   }
   throw Error((socket ? "not all ranks joined within " : "rank 0 could not be joined within ") +
-                  seconds(options.timeout_s) + (socket ? "" : ": " + why),
+                  whole_seconds(options.timeout_s) + (socket ? "" : ": " + why),
               where, "is rank 0 running, with this --master-addr and --master-port?");
 }
 
