@@ -8,13 +8,13 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <cstdio>
 #include <limits>
 #include <mutex>
 #include <thread>
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/units.h"
 #include "engine/collective/byte_stream.h"
 #include "engine/collective/inheriting_mutex.h"
 #include "engine/collective/teller.h"
