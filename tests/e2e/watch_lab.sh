@@ -7,9 +7,9 @@ test=watch_lab spark=$1 engine=$2 source=$3
 . "${0%/*}/lab_setup.sh"
 interval=4
 "$engine" --help | grep -q -- --node-rank || skip "the engine has no ranks"
+lab_up --engine "$engine" --nodes 3
 # The nodes see this machine's client; with no engine behind it they are right to complain.
 if command -v docker >/dev/null 2>&1 && ! has_docker; then skip "there is a docker client here, and no engine that answers"; fi
-lab_up --engine "$engine" --nodes 3
 [ -x "$lab/shared/bin/spark-guard" ] || skip "no spark-guard was built"
 "$spark" model synth --preset tiny --seed 1 --out "$lab/shared/checkpoint" >/dev/null 2>&1 || fail "no checkpoint"
 service=dsv41-lab
