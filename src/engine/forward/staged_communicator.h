@@ -1,6 +1,6 @@
 // Lets a communicator that works on the host serve a backend whose memory the host cannot address: rows are
 // downloaded, exchanged and uploaded. Where the host can, or the communicator works on the device itself,
-// calls just pass through.
+// calls pass through, behind what the backend has still to do; a rank alone has its backend round its sums.
 //
 //   StagedCommunicator communicator(inner, backend);
 #pragma once

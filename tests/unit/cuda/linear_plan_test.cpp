@@ -139,6 +139,8 @@ TEST(LinearPlan, WideLaunchesCoverRowsAndShardsOnce) {
         const auto l = plan_wide(shape, split, rows, 1, device);
         if (!l) continue;
         EXPECT_GE(l->rows_per_launch, std::min(rows, kMostWideRows));
+        // The kernel has these two forms and no other.
+        EXPECT_EQ(l->n_tiles * 8, rows <= kFewWideRows ? kFewWideRows : kMostWideRows);
         EXPECT_LE(l->shared_bytes, device.shared_bytes);
         EXPECT_EQ(l->cluster * l->shard_teams * l->team_shards, split.shards) << s.out << " x " << s.in;
         EXPECT_LE(l->row_teams * l->shard_teams, kWideTeams);
