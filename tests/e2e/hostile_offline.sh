@@ -4,6 +4,10 @@
 # output. Each must end by itself with a message of its own and a non-zero code, and leave nothing half-written.
 # Usage: hostile_offline.sh SPARK SOURCE_DIR
 set -u
+# In a mount namespace of its own, where that is allowed: its full disk shows nowhere else and goes with it.
+if [ -z "${SPARK_HOSTILE_ALONE:-}" ] && unshare --mount true 2>/dev/null; then
+  SPARK_HOSTILE_ALONE=1 exec unshare --mount sh "$0" "$@"
+fi
 spark=$1
 source=$2
 work=$(mktemp -d)

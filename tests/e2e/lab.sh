@@ -8,9 +8,9 @@ test=lab spark=$1 engine=$2 source=$3
 
 up() { lab_up --engine "$engine" "$@"; }
 reaches() { in_node "$1" ping -q -c 1 -W 1 -M do -s "${3:-8972}" "$2" >/dev/null 2>&1; }
-outside() { # what this machine shows of a lab
+outside() { # what this machine shows of a lab; mounts of other tests and of the machine's own come and go beside it
   ip -o link | sed 's/: <.*//' | sort
-  grep -c . /proc/self/mounts
+  grep -e spark-lab -e "$work" /proc/self/mounts || true
 }
 
 before=$(outside)
@@ -134,7 +134,8 @@ up --nodes 4 --no-docker
 "$spark" lab down --dir "$lab" >/dev/null || fail "down"
 "$spark" lab down --dir "$lab" | grep -q 'no lab' || fail "down is not idempotent"
 [ ! -e "$lab" ] || fail "the directory is still there"
-[ "$(outside)" = "$before" ] || fail "something is left on this machine"
+outside >"$work/after"
+[ "$(cat "$work/after")" = "$before" ] || { cat "$work/after" >&2; fail "something is left on this machine"; }
 [ -z "$(find /sys/fs/cgroup -maxdepth 2 -name "spark-lab-$(printf %s "$lab" | sha256sum | cut -c1-8)" 2>/dev/null)" ] || fail "a cgroup is left"
 mkdir "$lab" && echo precious >"$lab/file"
 "$spark" lab up --dir "$lab" >/dev/null 2>&1 && fail "took a directory with files"

@@ -55,6 +55,13 @@ bool older_version(const std::string& version, const std::string& wanted) {
   return false;
 }
 
+const Unit* LiveNode::unit(const std::string& unit_name) const {
+  const auto& units = facts.host.units;
+  if (!units) return nullptr;
+  const auto found = units->find(unit_name);
+  return found == units->end() ? nullptr : &found->second;
+}
+
 std::string PathEnd::place() const {
   return end_name(*end) + " path " + std::to_string(stripe + 1);
 }

@@ -19,6 +19,8 @@ struct LiveNode {
   const NodeAnswer& answer;
 
   const std::string& name() const { return node.name; }
+  // nullptr where systemd was not asked or does not know the unit.
+  const Unit* unit(const std::string& unit_name) const;
 };
 
 // One end of one path of a cable.

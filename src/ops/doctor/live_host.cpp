@@ -8,13 +8,6 @@
 namespace spark::ops::live {
 namespace {
 
-const Unit* unit_of(const LiveNode& node, const std::string& name) {
-  const auto& units = node.facts.host.units;
-  if (!units) return nullptr;
-  const auto found = units->find(name);
-  return found == units->end() ? nullptr : &found->second;
-}
-
 bool is_ubuntu_entry(const std::string& label) {
   std::string lower = label;
   std::transform(lower.begin(), lower.end(), lower.begin(),
@@ -36,7 +29,7 @@ void host_boot_target(LiveContext& context, const LiveNode& node) {
 
 void host_display_manager(LiveContext& context, const LiveNode& node) {
   if (!node.facts.host.units) return context.unknown(node, "the display manager's state", "units");
-  const Unit* unit = unit_of(node, "display-manager.service");
+  const Unit* unit = node.unit("display-manager.service");
   if (unit == nullptr || !unit->running()) return;
   context.error(node.name(), "a display manager is " + unit->active,
                 "none: a desktop uses the model's memory",
@@ -121,7 +114,7 @@ void host_idle_services(LiveContext& context, const LiveNode& node) {
   if (!node.facts.host.units) return context.unknown(node, "the state of idle services", "units");
   std::string found;
   for (const std::string& name : idle_units()) {
-    const Unit* unit = unit_of(node, name);
+    const Unit* unit = node.unit(name);
     if (unit == nullptr || !unit->exists()) continue;
     if (unit->running() || unit->enabled() || unit->alias) found += " " + name;
   }
@@ -151,7 +144,7 @@ void host_nvme(LiveContext& context, const LiveNode& node) {
                         : "sudo systemctl mask --now nvidia-nvme-interrupt-coalescing.service and run its "
                           "disable script");
   }
-  const Unit* service = unit_of(node, "nvidia-nvme-interrupt-coalescing.service");
+  const Unit* service = node.unit("nvidia-nvme-interrupt-coalescing.service");
   if (wanted || service == nullptr || !service->exists() || service->file.rfind("masked", 0) == 0) return;
   context.warn(node.name(), "nvidia-nvme-interrupt-coalescing.service is " + service->file,
                "masked: it sets the feature at every boot",
@@ -166,7 +159,7 @@ void host_fans(LiveContext& context, const LiveNode& node) {
     return line.rfind("dgx-spark-fan-control/", 0) == 0 &&
            line.find(", " + kernel.release + ",") != std::string::npos;
   });
-  const Unit* service = unit_of(node, "dgx-fan-control.service");
+  const Unit* service = node.unit("dgx-fan-control.service");
   if (!built) {
     context.error(node.name(), "the fan driver is not built for the running kernel",
                   "dgx-spark-fan-control in DKMS for " + kernel.release,
@@ -214,7 +207,7 @@ void recovery_files(LiveContext& context, const LiveNode& node) {
   const HostFacts& host = node.facts.host;
   if (!host.policy_files_known) return context.unknown(node, "the recovery policy's files", "policy-files");
   std::vector<std::string> wrong;
-  const Unit* tailscale = unit_of(node, "tailscaled.service");
+  const Unit* tailscale = node.unit("tailscaled.service");
   const bool without_tailscale = tailscale == nullptr || !tailscale->exists();
   for (const auto& [path, digest] : context.options.policy_files) {
     if (without_tailscale && path.find("tailscaled") != std::string::npos) continue;
@@ -265,7 +258,7 @@ void recovery_ssh(LiveContext& context, const LiveNode& node) {
   };
   for (const Protected& wanted :
        {Protected{"ssh.service", int64_t{128} << 20}, Protected{"tailscaled.service", int64_t{256} << 20}}) {
-    const Unit* unit = unit_of(node, wanted.unit);
+    const Unit* unit = node.unit(wanted.unit);
     if (unit == nullptr || !unit->exists()) continue;
     if (unit->oom_score_adjust == -900 && unit->memory_min_bytes == wanted.memory_min) continue;
     context.warn(node.name(), std::string(wanted.unit) + " is not protected when memory runs out",
@@ -286,7 +279,7 @@ void recovery_ssh(LiveContext& context, const LiveNode& node) {
 
 void recovery_plymouth(LiveContext& context, const LiveNode& node) {
   if (!node.facts.host.units) return;  // reported by recovery.ssh
-  const Unit* unit = unit_of(node, "plymouth-quit-wait.service");
+  const Unit* unit = node.unit("plymouth-quit-wait.service");
   if (unit == nullptr || !unit->exists() || unit->start_limit_s == 40) return;
   const std::string limit =
       unit->start_limit_s ? format_fixed(*unit->start_limit_s, 0) + " s" : std::string("no limit");
@@ -303,7 +296,7 @@ void recovery_sshd(LiveContext& context, const LiveNode& node) {
 
 void recovery_timer(LiveContext& context, const LiveNode& node) {
   if (!node.facts.host.units) return;  // reported by recovery.ssh
-  const Unit* timer = unit_of(node, "spark-management-health.timer");
+  const Unit* timer = node.unit("spark-management-health.timer");
   if (timer != nullptr && timer->active == "active" && timer->enabled()) return;
   const bool installed = timer != nullptr && timer->exists();
   context.warn(node.name(),

@@ -49,12 +49,6 @@ const ContainerFacts* container_of(const LiveNode& node) {
 constexpr const char* kRestart = "spark cluster start --replace --apply starts it from the profile";
 constexpr size_t kMaxCommandWords = 4000;
 
-const Unit* unit_of(const LiveNode& node, const std::string& name) {
-  if (!node.facts.host.units) return nullptr;
-  const auto found = node.facts.host.units->find(name);
-  return found == node.facts.host.units->end() ? nullptr : &found->second;
-}
-
 }  // namespace
 
 void docker_engine(LiveContext& context, const LiveNode& node) {
@@ -119,7 +113,7 @@ void service_running(LiveContext& context, const LiveNode& node) {
   if (!context.in_container()) {
     if (!node.facts.host.units) return context.unknown(node, "the service's state", "units");
     if (context.serving(node)) return;
-    const Unit* unit = unit_of(node, context.profile.service_name() + ".service");
+    const Unit* unit = node.unit(context.profile.service_name() + ".service");
     context.error(node.name(),
                   context.profile.service_name() + ".service is " +
                       (unit == nullptr || !unit->exists() ? "not installed" : unit->active),
@@ -288,7 +282,7 @@ void service_guard(LiveContext& context, const LiveNode& node) {
   if (!context.serving(node) || node.facts.service.guarded()) return;
   const std::string name =
       context.profile.service_name() + "-memguard" + (context.as_process() ? "" : ".service");
-  const Unit* guard = unit_of(node, name);
+  const Unit* guard = node.unit(name);
   // A guard of another build has no status where this one looks; systemd knows it all the same.
   if (guard != nullptr && guard->active == "active") return;
   const auto& status = node.facts.service.guard;

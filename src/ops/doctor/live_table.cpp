@@ -3,8 +3,7 @@
 namespace spark::ops {
 namespace {
 
-constexpr auto kError = Severity::kError;
-constexpr auto kWarning = Severity::kWarning;
+using enum Severity;
 
 constexpr Rule cluster_rule(const char* id, Severity severity, bool also_warns, const char* title,
                             const char* checks, const char* because, const char* fix, unsigned needs,
@@ -21,7 +20,7 @@ constexpr Rule node_rule(const char* id, Severity severity, bool also_warns, con
 constexpr unsigned kKernel = kSparkOnly | kPolicy;
 
 // Rules about nodes, by subject. Rules about cables and agreement compare all nodes; the others look at one.
-constexpr Rule kRules[] = {
+constexpr Rule kLiveRules[] = {
     cluster_rule("live.reachable", kError, false, "Every node answers",
                  "Each node of the map is asked once, all at the same time. The finding says whether the way "
                  "to the node failed or the "
@@ -503,7 +502,7 @@ constexpr Rule kRules[] = {
 }  // namespace
 
 std::span<const Rule> live_rules() {
-  return kRules;
+  return kLiveRules;
 }
 
 }  // namespace spark::ops

@@ -5,12 +5,11 @@
 namespace spark::ops {
 namespace {
 
-constexpr auto kError = Severity::kError;
-constexpr auto kWarning = Severity::kWarning;
+using enum Severity;
 
 // Sorted by subject, as documentation shows them. An id never changes its meaning; a retired one is not used
 // again.
-constexpr Rule kRules[] = {
+constexpr Rule kOfflineRules[] = {
     {"config.format", kError, false, "Files have the right form",
      "Profile, site file, node map, lock, manifest and policy are strict JSON with known keys, types and "
      "ranges. Every "
@@ -267,7 +266,7 @@ constexpr Rule kRules[] = {
 
 std::span<const Rule> rules() {
   static const std::vector<Rule> kAll = [] {
-    std::vector<Rule> all(std::begin(kRules), std::end(kRules));
+    std::vector<Rule> all(std::begin(kOfflineRules), std::end(kOfflineRules));
     all.insert(all.end(), live_rules().begin(), live_rules().end());
     return all;
   }();
