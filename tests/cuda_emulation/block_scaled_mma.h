@@ -26,6 +26,16 @@ namespace spark::emulation {
 
 enum class Element : uint8_t { kE4m3, kE2m1 };
 
+// What the instruction could do other than we believe; for tests of the self-test (sm121/self_test.cu).
+enum class BlockScaledDefect : uint8_t {
+  kNone,
+  kColumns,   // of A, from the neighbour of the lane that has them
+  kRowScale,  // of A, from the other lane of a pair
+  kByte,      // of a scale: always the first
+  kNarrow,    // 14 bits below the largest product, as Hopper's FP8 form
+};
+inline BlockScaledDefect block_scaled_defect = BlockScaledDefect::kNone;
+
 struct BlockScaledLane {
   float c[4];
   uint32_t a[4];
@@ -57,7 +67,7 @@ inline double block_scaled_scale(uint32_t word, unsigned byte) {
 
 // Sum of `count` terms, cut off 25 bits below the largest exponent, then toward zero to FP32.
 inline float truncated_sum(const double* terms, int count) {
-  constexpr int kFractionBits = 25;
+  const int fraction_bits = block_scaled_defect == BlockScaledDefect::kNarrow ? 14 : 25;
   double plain = 0;
   int largest = -100000;
   for (int i = 0; i < count; ++i) {
@@ -67,8 +77,8 @@ inline float truncated_sum(const double* terms, int count) {
   if (!std::isfinite(plain) || largest == -100000) return static_cast<float>(plain);
   int64_t total = 0;
   for (int i = 0; i < count; ++i)
-    total += static_cast<int64_t>(std::trunc(std::ldexp(terms[i], kFractionBits - largest)));
-  const double exact = std::ldexp(static_cast<double>(total), largest - kFractionBits);
+    total += static_cast<int64_t>(std::trunc(std::ldexp(terms[i], fraction_bits - largest)));
+  const double exact = std::ldexp(static_cast<double>(total), largest - fraction_bits);
   const float nearest = static_cast<float>(exact);
   const bool away = std::fabs(static_cast<double>(nearest)) > std::fabs(exact);
   return away ? std::nextafter(nearest, 0.0F) : nearest;
@@ -77,17 +87,23 @@ inline float truncated_sum(const double* terms, int count) {
 // What lane `lane` gets.
 inline void block_scaled_lane(const BlockScaledLane (&lanes)[32], Element a_type, Element b_type,
                               ScaleSelector select_a, ScaleSelector select_b, unsigned lane, float (&d)[4]) {
+  if (block_scaled_defect == BlockScaledDefect::kByte) select_a.byte = select_b.byte = 0;
+  const unsigned swap = block_scaled_defect == BlockScaledDefect::kRowScale ? 1 : 0;
   for (unsigned q = 0; q < 4; ++q) {
     const unsigned row = lane / 4 + 8 * (q / 2), column = lane % 4 * 2 + q % 2;
     // thread-id of A picks the lower or the upper pair of a quad, in which the odd lane has the upper row.
     const double scale =
-        block_scaled_scale(lanes[row % 8 * 4 + 2 * select_a.thread + row / 8].scale_a, select_a.byte) *
+        block_scaled_scale(lanes[row % 8 * 4 + 2 * select_a.thread + (row / 8 ^ swap)].scale_a,
+                           select_a.byte) *
         block_scaled_scale(lanes[column * 4 + select_b.thread].scale_b, select_b.byte);
     double terms[33];
     for (unsigned k = 0; k < 32; ++k) {
-      const unsigned owner = k % 16 / 4, half = k / 16;  // lane of a quad; slots below 16 come first
+      unsigned owner = k % 16 / 4;
+      const unsigned half = k / 16;  // lane of a quad; slots below 16 come first
+      const unsigned b_owner = owner;
+      if (block_scaled_defect == BlockScaledDefect::kColumns) owner ^= 1;
       const uint32_t a = lanes[row % 8 * 4 + owner].a[half * 2 + row / 8] >> (8 * (k % 4)) & 255U;
-      const uint32_t b = lanes[column * 4 + owner].b[half] >> (8 * (k % 4)) & 255U;
+      const uint32_t b = lanes[column * 4 + b_owner].b[half] >> (8 * (k % 4)) & 255U;
       terms[k] = static_cast<double>(block_scaled_element(a_type, a)) *
                  static_cast<double>(block_scaled_element(b_type, b)) * scale;
     }

@@ -1,8 +1,12 @@
 // The CUDA kernels and their backend, thread by thread on the CPU (tests/cuda_emulation): every kernel case
 // that is small enough, against the reference, whole and in pieces of the batch. What this cannot show is
 // races between threads that no barrier orders, and speed; benchmarks/gpu/run does both on a GPU.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "cuda_emulation/block_scaled_mma.h"
 #include "engine/kernels/cuda/cuda_backend.h"
 #include "engine/kernels/reference/reference_backend.h"
 #include "kernel_cases/cases.h"
@@ -76,6 +80,42 @@ TEST_P(SlowGb10Kernel, DISABLED_AgreesWithTheReferenceAndIsBatchInvariant) {
 TEST_P(PackedCudaKernel, AgreesWithTheReference) {
   const cases::CaseResult result = check_case(GetParam(), devices().on_packing, devices().on_reference);
   EXPECT_TRUE(result.passed()) << result.trouble;
+}
+
+// A GB10 whose instruction is not what we believe: found at the start, and its products are right all the
+// same.
+TEST(Gb10SelfTest, FindsEveryDefectAndProductsGoTheOtherWay) {
+  using emulation::BlockScaledDefect;
+  EXPECT_EQ(make_cuda_backend({.device = 1})->device().notice, "");
+  devices();  // before any defect
+  const std::vector<KernelCase> all = cases::kernel_cases();
+  for (const auto defect : {BlockScaledDefect::kColumns, BlockScaledDefect::kRowScale,
+                            BlockScaledDefect::kByte, BlockScaledDefect::kNarrow}) {
+    emulation::block_scaled_defect = defect;
+    const auto backend = make_cuda_backend({.device = 1});
+    EXPECT_THAT(backend->device().notice, testing::HasSubstr("16-bit instruction"))
+        << static_cast<int>(defect);
+    if (defect != BlockScaledDefect::kColumns) continue;
+    Device other_way{*backend};
+    int checked = 0;
+    for (const KernelCase& c : all) {
+      if (c.name.rfind("linear/fp8/6x", 0) != 0 && c.name.rfind("linear/fp4/", 0) != 0 &&
+          c.name.rfind("experts/clamped", 0) != 0) {
+        continue;
+      }
+      if (slow(c.name)) continue;
+      const cases::CaseResult result = check_case(c, other_way, devices().on_reference);
+      EXPECT_TRUE(result.passed()) << c.name << ": " << result.trouble;
+      ++checked;
+    }
+    EXPECT_GE(checked, 3);
+    // It is the other way that makes them right.
+    const auto fp8 =
+        std::ranges::find_if(all, [](const KernelCase& c) { return c.name.rfind("linear/fp8/6x", 0) == 0; });
+    const cases::CaseResult wrong = check_case(*fp8, devices().on_gb10, devices().on_reference);
+    EXPECT_FALSE(wrong.passed());
+  }
+  emulation::block_scaled_defect = BlockScaledDefect::kNone;
 }
 
 template <class Keep>

@@ -2,7 +2,9 @@
 
 #include <cuda_runtime.h>
 
+#include "common/log.h"
 #include "engine/kernels/cuda/launch.h"
+#include "engine/kernels/cuda/sm121/self_test.h"
 
 namespace spark::engine {
 namespace cuda {
@@ -35,7 +37,13 @@ void choose_device(int device, CudaDeviceInfo& info, DeviceLimits& limits) {
   limits.shared_bytes = properties.sharedMemPerBlockOptin;
   limits.max_cluster = 8;
   limits.max_attention_cluster = properties.major == 9 ? 16 : 8;
-  limits.block_scaled_mma = properties.major == 12;
+  limits.sm90 = properties.major == 9;
+  limits.block_scaled_mma = false;
+  if (properties.major == 12) {
+    info.notice = sm121::block_scaled_fault();
+    limits.block_scaled_mma = info.notice.empty();
+    if (!info.notice.empty()) log_warning(info.name + ": " + info.notice);
+  }
 }
 
 }  // namespace cuda

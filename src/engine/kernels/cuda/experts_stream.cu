@@ -388,7 +388,7 @@ int block_count(const ExpertStreamParams& p, [[maybe_unused]] const DeviceLimits
 }  // namespace
 
 bool expert_stream_fits(const DeviceLimits& device, const ExpertsArgs& args, const PreparedExperts& bank) {
-  if (bank.hidden % 128 != 0 || device.block_scaled_mma) return false;
+  if (bank.hidden % 128 != 0 || !device.sm90) return false;
   const int rows = std::min(args.step.rows, kMaxLinearRows);
   ExpertStreamParams p = stream_params(device, args, 0, rows, bank);
   // Items, parts and units are counted in 16 bits.

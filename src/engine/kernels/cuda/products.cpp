@@ -42,7 +42,7 @@ LinearShape shape_of(const PreparedWeight& w) {
 // The plan of a launch that makes the codes of its rows itself.
 std::optional<DirectLaunch> plan_inside(const DeviceLimits& device, const LinearArgs& args) {
   const PreparedWeight& w = WeightStore::prepared(*args.weight);
-  if (w.layout != Layout::kFp8 || device.block_scaled_mma || args.y == nullptr) return std::nullopt;
+  if (w.layout != Layout::kFp8 || !device.sm90 || args.y == nullptr) return std::nullopt;
   const LinearShape shape = shape_of(w);
   return plan_direct_rows(shape, split_linear(shape), args.rows, device);
 }
@@ -124,8 +124,7 @@ bool quantises_inside(const DeviceLimits& device, const LinearArgs& args, const 
   }
   const LinearShape shape = shape_of(w);
   // The streaming product does it; the direct one where the rows fit.
-  const bool direct =
-      !device.block_scaled_mma && plan_direct(shape, split_linear(shape), args.rows, device).has_value();
+  const bool direct = device.sm90 && plan_direct(shape, split_linear(shape), args.rows, device).has_value();
   return !direct || plan_inside(device, args).has_value();
 }
 
@@ -214,19 +213,21 @@ void run_linear(const DeviceLimits& device, const Where& where, const LinearArgs
   Kernels kernels;
   if (codes && device.block_scaled_mma) {
     kernels.stream = sm121::launch_stream_fp8;
+  } else if (codes && !device.sm90) {
+    kernels.stream = launch_stream_fp8;
   } else if (codes) {
     kernels = {launch_stream_fp8, launch_direct_fp8, extras.quantise == nullptr ? launch_wide_fp8 : nullptr};
   } else if (w.layout == Layout::kPacked) {
     kernels.stream = launch_stream_packed;
   } else {
-    kernels = {launch_stream_bf16, device.block_scaled_mma ? nullptr : launch_direct_bf16, nullptr};
+    kernels = {launch_stream_bf16, device.sm90 ? launch_direct_bf16 : nullptr, nullptr};
   }
   run_rows(device, shape_of(w), params, args.rows, where, kernels, aim);
 }
 
 bool combines_directly(const DeviceLimits& device, const ExpertsArgs& args) {
   const PreparedWeight& w = WeightStore::prepared(args.shared->w2);
-  return w.layout == Layout::kFp8 && !device.block_scaled_mma && args.step.rows <= kDirectRows &&
+  return w.layout == Layout::kFp8 && device.sm90 && args.step.rows <= kDirectRows &&
          plan_direct(shape_of(w), split_linear(shape_of(w)), args.step.rows, device).has_value();
 }
 
@@ -280,7 +281,7 @@ void run_grouped_linear(const DeviceLimits& device, const Where& where, const Gr
   p.groups = args.groups;
   p.y_stride = w.rows;
   Kernels kernels = {launch_stream_fp8_bf16, launch_direct_fp8_bf16, launch_wide_fp8_bf16};
-  if (device.block_scaled_mma) kernels.wide = nullptr;
+  if (!device.sm90) kernels.wide = nullptr;
   run_rows(device, shape, p, args.rows, where, kernels, [&](StreamGemmParams& piece, int first) {
     piece.x = args.x + first * piece.x_stride;
     piece.y = args.y + first * w.rows;

@@ -26,6 +26,7 @@ struct DeviceLimits {
   // lie in groups of 16 and 18, not all whole.
   int clustered_blocks = 120;
   int max_attention_cluster = 8;  // 16 where larger clusters than the portable eight can be had
+  bool sm90 = true;               // kernels that need an H200's shared memory or its wgmma
   bool block_scaled_mma = false;  // SM121: FP8 and FP4 products by the kernels below kernels/cuda/sm121
 };
 
