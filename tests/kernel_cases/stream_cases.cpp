@@ -139,6 +139,50 @@ Problem expand_problem(int32_t rows, int32_t streams, int32_t hidden) {
   return p;
 }
 
+// An expansion and the collapse of its streams, which may share a launch.
+Problem expand_collapse_problem(int32_t rows, int32_t hidden) {
+  constexpr int32_t kStreams = 4;
+  Random random(static_cast<uint64_t>(hidden + 5 * rows));
+  Problem p;
+  p.rows = rows;
+  const auto n = static_cast<size_t>(hidden);
+  const auto count = static_cast<size_t>(rows);
+  const Check sum{.ulps = 1, .row_max = 1e-5, .fraction = 0.05};
+  const int h = p.state("h", Kind::kBf16, bf16_rows(random, rows, n * kStreams), sum, n * kStreams);
+  const int y = p.input("y", Kind::kBf16, bf16_rows(random, rows, n, 2), n);
+  const int post = p.input("post", Kind::kF32, f32_values(random, count * 4), 4);
+  const int comb = p.input("comb", Kind::kF32, f32_values(random, count * 16), 16);
+  const int pre = p.input("pre", Kind::kF32, f32_values(random, count * 4), 4);
+  const int weight = p.input("weight", Kind::kBf16, norm_weights(random, n));
+  // A stream that rounds the other way shows in the sum of four.
+  const int x = p.output("x", Kind::kBf16, n, {.ulps = 2, .row_max = 4e-3, .fraction = 0.05});
+  const int codes = p.output("codes", Kind::kBytes, n, {.skip = true});
+  const int scales = p.output("scales", Kind::kBytes, n / 32, {.skip = true});
+  p.issue = [=](const Call& call) {
+    call.backend.mhc_expand({.rows = call.rows,
+                             .streams = kStreams,
+                             .hidden = hidden,
+                             .y = call.data<uint16_t>(y),
+                             .post = call.data<float>(post),
+                             .comb = call.data<float>(comb),
+                             .h = call.data<uint16_t>(h)});
+    call.backend.mhc_collapse({.rows = call.rows,
+                               .streams = kStreams,
+                               .hidden = hidden,
+                               .h = call.data<uint16_t>(h),
+                               .pre = call.data<float>(pre),
+                               .norm_weight = call.data<uint16_t>(weight),
+                               .x = call.data<uint16_t>(x),
+                               .x_q = {call.data<uint8_t>(codes), call.data<uint8_t>(scales)}});
+  };
+  p.verify = [=](const Problem&, const Results& r) -> std::string {
+    const QuantisedHost q = quantised(values_of<uint16_t>(r[static_cast<size_t>(x)]));
+    const bool same = q.codes == r[static_cast<size_t>(codes)] && q.scales == r[static_cast<size_t>(scales)];
+    return same ? "" : "the codes are not those of x\n";
+  };
+  return p;
+}
+
 Problem mean_problem(int32_t rows, int32_t streams, int32_t hidden, int32_t stride) {
   Random random(21);
   Problem p;
@@ -244,6 +288,9 @@ void add_stream_cases(std::vector<KernelCase>& cases) {
   cases.push_back({"mhc_collapse/real width", [] { return collapse_problem(2, 4, 5120, false, true); }});
   cases.push_back({"mhc_expand/tiny", [] { return expand_problem(7, 4, 128); }});
   cases.push_back({"mhc_expand/many rows", [] { return expand_problem(96, 4, 96); }});
+  cases.push_back({"mhc_expand/collapse", [] { return expand_collapse_problem(7, 128); }});
+  cases.push_back({"mhc_expand/collapse in clusters", [] { return expand_collapse_problem(8, 2560); }});
+  cases.push_back({"mhc_expand/collapse, more rows", [] { return expand_collapse_problem(10, 2560); }});
   cases.push_back({"mhc_expand/three streams", [] { return expand_problem(4, 3, 64); }});
   cases.push_back({"stream_mean/tiny", [] { return mean_problem(7, 4, 128, 128); }});
   cases.push_back({"stream_mean/strided", [] { return mean_problem(12, 4, 64, 192); }});

@@ -198,6 +198,15 @@ TEST(LinearPlan, RowsThatAreMadeInTheLaunch) {
     EXPECT_FALSE(plan(s, kDirectRows + 1).has_value());
   }
   EXPECT_FALSE(plan({1792, 5120, 1}, 1).has_value()) << "more than eight pieces of 256 channels a row";
+  // Attention's products of six rows have a multiprocessor for every block.
+  const auto q_b = plan({8192, 1280, 1}, 6);
+  EXPECT_LE(q_b->grid, kH200.multiprocessors);
+  EXPECT_GT(2 * (q_b->shared_bytes + 1024), kH200.shared_bytes + 1024) << "a second one fits";
+  const auto wo_b = plan({5120, 2048, 1}, 6);
+  EXPECT_EQ(wo_b->warps, kMoreDirectWarps);
+  EXPECT_EQ(wo_b->row_warps * 8, wo_b->warps * wo_b->warp_shards) << "eight shards";
+  EXPECT_LE(wo_b->grid, kH200.multiprocessors);
+  EXPECT_GE(wo_b->grid * wo_b->row_warps * kTileRows, 5120);
   EXPECT_FALSE(plan({384, 1280, 2, 0, 2}, 1).has_value()) << "BF16 rows are not quantised";
 }
 

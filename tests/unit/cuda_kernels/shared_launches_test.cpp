@@ -2,6 +2,7 @@
 // take them along. Counted on the emulator; the bits are those of the separate kernels.
 #include <gtest/gtest.h>
 
+#include <tuple>
 #include <utility>
 
 #include "cuda_emulation/launch_count.h"
@@ -250,6 +251,128 @@ TEST_F(SharedLaunches, ExpansionAndCollapse) {
   EXPECT_EQ(launches([&] { expand(), collapse(h); }), 1U);
   EXPECT_EQ(launches([&] { expand(), collapse(other); }), 2U) << "other streams";
   EXPECT_EQ(launches([&] { expand(); }), 1U);
+}
+
+// A row in one block, or in a cluster of them: the same bits.
+TEST_F(SharedLaunches, ExpansionAndCollapseOfOneRowByManyBlocks) {
+  constexpr int32_t kMost = cuda::kDirectRows + 1, kHidden = 1280, kStreams = 4;
+  constexpr size_t kN = static_cast<size_t>(kMost) * kHidden;
+  const std::vector<uint16_t> old = cases::bf16_values(random_, kN * kStreams);
+  uint16_t* y = rows(kMost, kHidden);
+  const auto floats = [&](size_t count) { return make(cases::f32_values(random_, count)); };
+  float *post = floats(kMost * 4), *comb = floats(kMost * 16), *pre = floats(kMost * 4);
+  uint16_t* norm = make(cases::norm_weights(random_, kHidden));
+  for (const int32_t count : {1, 6, kMost}) {
+    struct Outputs {
+      uint16_t *h, *x;
+      QuantisedRows q;
+    };
+    const auto run = [&](bool apart) {
+      const Outputs out = {make(old), room<uint16_t>(kN), {room<uint8_t>(kN), room<uint8_t>(kN / 32)}};
+      cuda_->mhc_expand({.rows = count,
+                         .streams = kStreams,
+                         .hidden = kHidden,
+                         .y = y,
+                         .post = post,
+                         .comb = comb,
+                         .h = out.h});
+      if (apart) read(out.h, 1);
+      cuda_->mhc_collapse({.rows = count,
+                           .streams = kStreams,
+                           .hidden = kHidden,
+                           .h = out.h,
+                           .pre = pre,
+                           .norm_weight = norm,
+                           .x = out.x,
+                           .x_q = out.q});
+      return out;
+    };
+    Outputs together = {}, apart = {};
+    EXPECT_EQ(launches([&] { together = run(false); }), 1U);
+    EXPECT_EQ(launches([&] { apart = run(true); }), 2U);
+    const auto n = static_cast<size_t>(count) * kHidden;
+    EXPECT_EQ(read(together.h, kN * kStreams), read(apart.h, kN * kStreams)) << count;
+    EXPECT_EQ(read(together.x, n), read(apart.x, n)) << count;
+    EXPECT_EQ(read(together.q.codes, n), read(apart.q.codes, n)) << count;
+    EXPECT_EQ(read(together.q.scales, n / 32), read(apart.q.scales, n / 32)) << count;
+  }
+}
+
+// Blocks of three row tiles, where two would make more blocks than there are multiprocessors: the bits of the
+// product that follows its quantiser.
+TEST_F(SharedLaunches, AQuantiserInsideBlocksOfThreeTiles) {
+  constexpr int32_t kRows = 3, kCols = 2048, kOut = 4288;
+  const Weight weight = place(cases::random_weight(random_, WeightFormat::kFp8, kOut, kCols));
+  const cuda::LinearShape shape = {.rows = kOut, .cols = kCols, .activation_bytes = 1};
+  ASSERT_EQ(cuda::plan_direct_rows(shape, cuda::split_linear(shape), kRows, {})->warps,
+            cuda::kMoreDirectWarps);
+  uint16_t* x = rows(kRows, kCols);
+  const auto run = [&](bool apart) {
+    const QuantisedRows q = {room<uint8_t>(kRows * kCols), room<uint8_t>(kRows * kCols / 32)};
+    auto* y = room<uint16_t>(kRows * kOut);
+    cuda_->quantise({.rows = kRows, .cols = kCols, .x = x, .out = q});
+    if (apart) read(q.codes, 1);
+    cuda_->linear({.rows = kRows, .x_q = q, .weight = &weight, .y = y, .y_stride = kOut});
+    return std::pair{read(q.codes, kRows * kCols), read(y, kRows * kOut)};
+  };
+  EXPECT_EQ(run(false), run(true));
+}
+
+// Few rows: coefficients that are asked for between expansion and collapse are made later, from the same
+// streams.
+TEST_F(SharedLaunches, LateCoefficients) {
+  constexpr int32_t kRows = 3, kHidden = 64, kStreams = 4;
+  const std::vector<uint16_t> old = cases::bf16_values(random_, kRows * kStreams * kHidden);
+  const Weight fn = place(cases::random_weight(random_, WeightFormat::kF32, 24, kStreams * kHidden));
+  const float* scale = make(std::vector<float>(3, 0.1F));
+  const float* base = make(std::vector<float>(24, 0.1F));
+  uint16_t* y = rows(kRows, kHidden);
+  const auto floats = [&](size_t count) { return make(cases::f32_values(random_, count)); };
+  float *old_post = floats(kRows * 4), *old_comb = floats(kRows * 16), *old_pre = floats(kRows * 4);
+  uint16_t* norm = make(cases::norm_weights(random_, kHidden));
+  const auto run = [&](bool apart) {
+    uint16_t* h = make(old);
+    auto *pre = room<float>(kRows * 4), *post = room<float>(kRows * 4), *comb = room<float>(kRows * 16);
+    auto *x = room<uint16_t>(kRows * kHidden), *last = room<uint16_t>(kRows * kHidden);
+    const auto expand = [&](const float* by_post, const float* by_comb) {
+      cuda_->mhc_expand({.rows = kRows,
+                         .streams = kStreams,
+                         .hidden = kHidden,
+                         .y = y,
+                         .post = by_post,
+                         .comb = by_comb,
+                         .h = h});
+    };
+    const auto collapse = [&](const float* by, uint16_t* to) {
+      cuda_->mhc_collapse({.rows = kRows,
+                           .streams = kStreams,
+                           .hidden = kHidden,
+                           .h = h,
+                           .pre = by,
+                           .norm_weight = norm,
+                           .x = to});
+    };
+    expand(old_post, old_comb);
+    if (apart) read(h, 1);
+    cuda_->mhc_mix({.rows = kRows,
+                    .streams = kStreams,
+                    .hidden = kHidden,
+                    .iterations = 2,
+                    .h = h,
+                    .fn = &fn,
+                    .scale = scale,
+                    .base = base,
+                    .pre = pre,
+                    .post = post,
+                    .comb = comb});
+    if (apart) read(pre, 1);
+    collapse(old_pre, x);
+    expand(post, comb);  // with what was to be made
+    collapse(pre, last);
+    return std::tuple{read(h, kRows * kStreams * kHidden), read(x, kRows * kHidden),
+                      read(last, kRows * kHidden), read(pre, kRows * 4), read(comb, kRows * 16)};
+  };
+  EXPECT_EQ(run(false), run(true));
 }
 
 // In a recorded step a fork forgets what its stream ran before, but only if the main chain has waited for

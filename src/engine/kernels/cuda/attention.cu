@@ -12,9 +12,9 @@
 // meet; no block reads another's.
 #include <cstddef>
 
+#include "engine/kernels/cuda/attention_records.cuh"
 #include "engine/kernels/cuda/device.cuh"
 #include "engine/kernels/cuda/launch.h"
-#include "engine/kernels/cuda/paged.cuh"
 
 namespace spark::engine::cuda {
 namespace {
@@ -31,119 +31,15 @@ constexpr int kPad = 8;  // BF16 elements that keep ldmatrix rows in different b
 constexpr int kMaxChunksPerBlock = 2;
 constexpr int kMaxRanks = 16;  // blocks of a cluster
 constexpr float kInitialMax = -1e30f;
-constexpr int kUnit = 64;  // partial outputs that travel together: eight heads, eight channels
+constexpr int kPartStride = kChunk + 8;  // of scores of a fourth of the channels
+constexpr int kUnit = 64;                // partial outputs that travel together: eight heads, eight channels
 
 struct AttentionParams {
   SparseAttentionArgs a;
   EarlyRecords early;
-  int owned_units = 0;  // of a block, the last may have fewer
+  int owned_units = 0;    // of a block, the last may have fewer
+  uint32_t per_unit = 0;  // its reciprocal: 2^16 / owned_units, rounded up
 };
-
-// What a slot shows.
-struct Slot {
-  const uint8_t* record;  // null: empty
-  bool main;              // FP4 entry, else FP8 record
-  bool early;             // complete when the kernel starts
-};
-
-__device__ __forceinline__ bool is_selected(const SparseAttentionArgs& a, int slot) {
-  return slot >= a.window && slot < a.window + a.max_selected;
-}
-
-__device__ __forceinline__ Slot slot_at(const AttentionParams& params, int row, int slot) {
-  const SparseAttentionArgs& a = params.a;
-  const int sequence = a.step.sequence[row];
-  if (slot < a.window) {
-    const int end = a.window_end != nullptr ? a.window_end[row] : a.step.position[row];
-    int p;
-    if (a.order == WindowOrder::kOldestFirst) {
-      p = end - a.window + 1 + slot;
-    } else {
-      // The largest position <= end that is `slot` modulo the window.
-      int behind = (end - slot) % a.window;
-      if (behind < 0) behind += a.window;
-      p = end - behind;
-    }
-    const int start = a.step.window_start != nullptr ? max(a.step.window_start[row], 0) : 0;
-    if (p < start || p > end) return {nullptr, false, false};
-    const bool early =
-        params.early.all_window || (params.early.window && p < a.step.position[a.step.first_row[row]]);
-    return {record_of(a.window_cache, sequence, p), false, early};
-  }
-  slot -= a.window;
-  if (slot < a.max_selected) {
-    const int entry = a.main_cache.base != nullptr
-                          ? __ldcg(a.selected + static_cast<int64_t>(row) * a.max_selected + slot)
-                          : -1;
-    if (entry < 0) return {nullptr, true, false};
-    return {record_of(a.main_cache, sequence, entry), true, params.early.selected};
-  }
-  slot -= a.max_selected;
-  const int source = a.step.first_row[row] + slot;
-  if (a.extra == nullptr || source > a.step.last_row[row]) return {nullptr, false, false};
-  return {a.extra + static_cast<int64_t>(source) * window_record_bytes(a.width), false, false};
-}
-
-__device__ __forceinline__ uint32_t load_word(const uint8_t* p, bool aligned) {
-  if (aligned) return __ldcg(reinterpret_cast<const uint32_t*>(p));
-  return __ldcg(p) | uint32_t{__ldcg(p + 1)} << 8 | uint32_t{__ldcg(p + 2)} << 16 |
-         uint32_t{__ldcg(p + 3)} << 24;
-}
-
-// Sixteen channels of a record as loaded, before decoding. From L2: a line may hold a record that is read
-// early and one that is not written yet.
-struct RawChannels {
-  uint4 codes;
-  uint32_t scale;
-};
-
-__device__ __forceinline__ RawChannels load_channels(const Slot& slot, int width, int lane, bool aligned) {
-  RawChannels raw = {make_uint4(0, 0, 0, 0), 0};
-  if (slot.record == nullptr || lane * 16 >= width) return raw;
-  if (slot.main) {
-    const uint8_t* p = slot.record + lane * 8;
-    if (aligned) {
-      const uint2 w = __ldcg(reinterpret_cast<const uint2*>(p));
-      raw.codes.x = w.x, raw.codes.y = w.y;
-    } else {
-      raw.codes.x = load_word(p, false), raw.codes.y = load_word(p + 4, false);
-    }
-    raw.scale = __ldcg(slot.record + width / 2 + lane);
-  } else {
-    const uint8_t* p = slot.record + lane * 16;
-    if (aligned) {
-      raw.codes = __ldcg(reinterpret_cast<const uint4*>(p));
-    } else {
-      raw.codes = make_uint4(load_word(p, false), load_word(p + 4, false), load_word(p + 8, false),
-                             load_word(p + 12, false));
-    }
-    raw.scale = __ldcg(slot.record + width + lane / 2);
-  }
-  return raw;
-}
-
-__device__ __forceinline__ void decode_channels(const RawChannels& raw, bool main, uint16_t* to) {
-  float v[16];
-  float scale;
-  if (main) {
-    e2m1x8_to_float(raw.codes.x, v);
-    e2m1x8_to_float(raw.codes.y, v + 8);
-    scale = e4m3_to_float(raw.scale);
-  } else {
-    const uint32_t words[4] = {raw.codes.x, raw.codes.y, raw.codes.z, raw.codes.w};
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float2 f = e4m3x2_to_float2(words[i / 2] >> (16 * (i & 1)));
-      v[2 * i] = f.x, v[2 * i + 1] = f.y;
-    }
-    scale = ue8m0_to_float(raw.scale);
-  }
-  uint32_t packed[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) packed[i] = pack_bf16(v[2 * i] * scale, v[2 * i + 1] * scale);
-  reinterpret_cast<uint4*>(to)[0] = make_uint4(packed[0], packed[1], packed[2], packed[3]);
-  reinterpret_cast<uint4*>(to)[1] = make_uint4(packed[4], packed[5], packed[6], packed[7]);
-}
 
 // kChunks: of a block, at most.
 template <int kChunks>
@@ -185,7 +81,7 @@ __device__ __forceinline__ void load_slots(const SparseAttentionArgs& a, const S
   const bool aligned_window =
       (a.window_cache.record_bytes & 15) == 0 && (window_record_bytes(a.width) & 15) == 0;
   const bool aligned_main = (a.main_cache.record_bytes & 7) == 0;
-  constexpr int kAtOnce = kPerWarp < 4 ? kPerWarp : kWarps == 16 ? 2 : 4;  // registers
+  constexpr int kAtOnce = kPerWarp < 4 ? kPerWarp : 4;
 #pragma unroll 1
   for (int first = 0; first < kPerWarp; first += kAtOnce) {
     RawChannels raw[kAtOnce];
@@ -206,15 +102,95 @@ __device__ __forceinline__ void load_slots(const SparseAttentionArgs& a, const S
   }
 }
 
+// Scores of slots `lane` and `lane + 32` of the chunk, for head `warp`.
+struct ChunkScores {
+  float low = -INFINITY, high = -INFINITY;
+};
+
+// Sixteen warps and one chunk. Four warps share sixteen slots, each takes every fourth sixteen channels: so a
+// fragment of the queries serves two tiles. The sum is ((0 + 1) + (2 + 3)). Whole blocks must call.
+template <class S>
+__device__ __forceinline__ ChunkScores own_head_scores(const SparseAttentionArgs& a, int warp, bool any,
+                                                       S& s) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int g = lane >> 2, t = lane & 3;
+  auto* const parts =
+      reinterpret_cast<float(*)[kHeads][kPartStride]>(reinterpret_cast<uint8_t*>(&s.q[0][0]) + sizeof(s.q));
+  __syncthreads();
+  if (!any) return {};
+  {
+    const int fourth = warp >> 2, slots = (warp & 3) * 16;
+    float d[2][4] = {};
+    const uint16_t* q_row = &s.q[lane & 15][fourth * 16 + (lane >> 4) * 8];
+    const uint16_t* kv_row = &s.kv[slots + (lane >> 4) * 8 + (lane & 7)][fourth * 16 + ((lane >> 3) & 1) * 8];
+#pragma unroll 4
+    for (int k = 0; k < a.width - fourth * 16; k += 64) {
+      uint32_t q[4], b[4];
+      ldmatrix_x4(q, q_row + k);
+      ldmatrix_x4(b, kv_row + k);
+      mma_bf16(d[0], q[0], q[1], q[2], q[3], b[0], b[1]);
+      mma_bf16(d[1], q[0], q[1], q[2], q[3], b[2], b[3]);
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const int slot = slots + n * 8 + 2 * t;
+      *reinterpret_cast<float2*>(&parts[fourth][g][slot]) = make_float2(d[n][0], d[n][1]);
+      *reinterpret_cast<float2*>(&parts[fourth][g + 8][slot]) = make_float2(d[n][2], d[n][3]);
+    }
+  }
+  __syncthreads();
+  constexpr int kLoadedPerWarp = kChunk / kMostWarps;
+  const auto score = [&](int slot) {
+    const float z =
+        ((parts[0][warp][slot] + parts[1][warp][slot]) + (parts[2][warp][slot] + parts[3][warp][slot])) *
+        a.scale;
+    return (s.live[slot / kLoadedPerWarp] >> slot % kLoadedPerWarp & 1) != 0 ? z : -INFINITY;
+  };
+  return {score(lane), score(lane + 32)};
+}
+
+// The values of chunk `c`, weighted by s.e, for the warp's columns.
+template <int kWarps, class S, int kColumns>
+__device__ __forceinline__ void add_values(const SparseAttentionArgs& a, int c, int warp, S& s,
+                                           float (&acc)[kColumns][4]) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int g = lane >> 2;
+  const float f0 = expf(s.running[c][g] - s.last_max[g]);
+  const float f1 = expf(s.running[c][g + 8] - s.last_max[g + 8]);
+  uint32_t e[4][4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) ldmatrix_x4(e[k], &s.e[lane & 15][k * 16 + (lane >> 4) * 8]);
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+    const int column = (warp + j * kWarps) * 8;
+    if (column >= a.width) continue;
+    float d[4] = {};
+#pragma unroll
+    for (int k = 0; k < 4; k += 2) {
+      uint32_t v[4];
+      ldmatrix_x4_trans(v, &s.kv[k * 16 + lane][column]);
+      mma_bf16(d, e[k][0], e[k][1], e[k][2], e[k][3], v[0], v[1]);
+      mma_bf16(d, e[k + 1][0], e[k + 1][1], e[k + 1][2], e[k + 1][3], v[2], v[3]);
+    }
+    acc[j][0] += d[0] * f0;
+    acc[j][1] += d[1] * f0;
+    acc[j][2] += d[2] * f1;
+    acc[j][3] += d[3] * f1;
+  }
+}
+
 // A whole chunk.
 template <int kWarps, class S>
-__device__ __forceinline__ void load_chunk(const AttentionParams& params, int row, int chunk, int slots,
-                                           S& s) {
+__device__ __forceinline__ void load_chunk(const AttentionParams& params, const RowOfStep& row, int chunk,
+                                           int slots, S& s) {
   constexpr int kPerWarp = kChunk / kWarps;
   const int lane = static_cast<int>(threadIdx.x & 31);
   Slot mine = {nullptr, false, false};
   const int slot = warp_slot<kWarps>(chunk);
-  if (lane < kPerWarp && slot < slots) mine = slot_at(params, row, slot);
+  if (lane < kPerWarp && slot < slots) {
+    const int entry = is_selected(params.a, slot) ? selected_entry(params.a, row.index, slot) : -1;
+    mine = slot_at(params.a, params.early, row, slot, entry);
+  }
   load_slots<kWarps>(params.a, mine, (1u << kPerWarp) - 1, s);
   const uint32_t live = __ballot_sync(~0u, mine.record != nullptr);
   if (lane == 0) s.live[threadIdx.x / 32] = live;
@@ -225,6 +201,7 @@ __global__ void __launch_bounds__(kWarps * 32, kChunks == 1 ? 2 : 1)
     sparse_attention_kernel(const __grid_constant__ AttentionParams params) {
   constexpr int kThreads = kWarps * 32;
   constexpr int kPerWarp = kChunk / kWarps;
+  constexpr bool kOwnHead = kWarps == kHeads && kChunks == 1;  // a warp a head
   SPARK_DYNAMIC_SHARED(uint8_t, memory);
   Shared<kChunks>& s = *reinterpret_cast<Shared<kChunks>*>(memory);
   const SparseAttentionArgs& a = params.a;
@@ -235,28 +212,32 @@ __global__ void __launch_bounds__(kWarps * 32, kChunks == 1 ? 2 : 1)
   const int ranks = static_cast<int>(gridDim.x);
   const int head0 = static_cast<int>(blockIdx.y) * kHeads;
   const int row = static_cast<int>(blockIdx.z);
-  if (a.step.sequence[row] < 0) {  // the whole cluster leaves
-    wait_for_inputs();
-    return;
-  }
-  cluster_arrive();  // the others must have started before something is written into their memory
-
-  const int extra = a.extra == nullptr ? 0 : a.step.last_row[row] - a.step.first_row[row] + 1;
+  const RowOfStep step_row = row_of_step(a, row);
+  const int extra = a.extra == nullptr ? 0 : step_row.last - step_row.first + 1;
   const int slots = a.window + a.max_selected + extra;
   const int chunks = (slots + kChunk - 1) / kChunk;
   const int per_block = (chunks + ranks - 1) / ranks;
   const int chunk0 = min(rank * per_block, chunks);
   const int mine = min(per_block, chunks - chunk0);
+  // The lane's slot of the first chunk.
+  const int slot = warp_slot<kWarps>(chunk0);
+  const bool wanted = mine > 0 && lane < kPerWarp && slot < slots;
+  const bool chosen = wanted && is_selected(a, slot);
+  const bool later = chosen && !params.early.selected;
+  const int entry = chosen && !later ? selected_entry(a, row, slot) : -1;
+  if (step_row.sequence < 0) {  // the whole cluster leaves
+    wait_for_inputs();
+    return;
+  }
+  cluster_arrive();  // the others must have started before something is written into their memory
+
   if (threadIdx.x < kHeads && head0 + static_cast<int>(threadIdx.x) < a.heads) {
     s.sink[threadIdx.x] = __ldg(a.sink + head0 + threadIdx.x);
   }
 
   // The first chunk's records as far as they are complete.
   Slot found = {nullptr, false, false};
-  const int slot = warp_slot<kWarps>(chunk0);
-  const bool wanted = mine > 0 && lane < kPerWarp && slot < slots;
-  const bool later = is_selected(a, slot) && !params.early.selected;
-  if (wanted && !later) found = slot_at(params, row, slot);
+  if (wanted && !later) found = slot_at(a, params.early, step_row, slot, entry);
   const uint32_t early = __ballot_sync(~0u, found.early && found.record != nullptr);
   if (early != 0) load_slots<kWarps>(a, found, early, s);
 
@@ -264,19 +245,17 @@ __global__ void __launch_bounds__(kWarps * 32, kChunks == 1 ? 2 : 1)
   launch_dependents();
 
   // Queries.
-  for (int i = static_cast<int>(threadIdx.x); i < kHeads * a.width / 8; i += kThreads) {
-    const int head = i / (a.width / 8);
-    const int channel = i % (a.width / 8) * 8;
+  for (int head = warp; head < kHeads; head += kWarps) {
     const bool valid = head0 + head < a.heads;
-    const uint16_t* from =
-        a.q + (static_cast<int64_t>(row) * a.heads + (valid ? head0 + head : 0)) * a.width + channel;
-    copy_async_16(&s.q[head][channel], from, valid);
+    const uint16_t* from = a.q + (static_cast<int64_t>(row) * a.heads + (valid ? head0 + head : 0)) * a.width;
+    for (int channel = lane * 8; channel < a.width; channel += 256)
+      copy_async_16(&s.q[head][channel], from + channel, valid);
   }
   copy_async_commit();
   for (int i = static_cast<int>(threadIdx.x); i < 2 * a.pairs; i += kThreads) {
     s.angles[i] = a.cos_sin[static_cast<int64_t>(row) * 2 * a.pairs + i];
   }
-  if (wanted && later) found = slot_at(params, row, slot);
+  if (later) found = chosen_slot(a, step_row.sequence, selected_entry(a, row, slot), false);
   if (mine > 0) {
     load_slots<kWarps>(a, found, ((1u << kPerWarp) - 1) & ~early, s);
     const uint32_t live = __ballot_sync(~0u, found.record != nullptr);
@@ -284,142 +263,155 @@ __global__ void __launch_bounds__(kWarps * 32, kChunks == 1 ? 2 : 1)
   }
   copy_async_wait<0>();
 
-  // Scores of all chunks of this block. Warp w of the first eight takes slots 8w .. 8w + 7.
-  for (int c = 0; c < mine; ++c) {
-    if constexpr (kChunks > 1) {
-      if (c > 0) {
-        __syncthreads();  // the previous chunk has been read
-        load_chunk<kWarps>(params, row, chunk0 + c, slots, s);
-      }
-    }
-    __syncthreads();
-    // Sixteen warps: two share eight slots, each takes every other 32 channels. The sum is ((0 + 1) + (2 +
-    // 3)) either way.
-    constexpr int kLoadedPerWarp = kChunk / kWarps;
-    constexpr int kHalves = kWarps / kScoreWarps;
-    const int group = warp % kScoreWarps;
-    uint32_t live = 0;
-#pragma unroll
-    for (int i = 0; i < 8 / kLoadedPerWarp; ++i) {
-      live |= s.live[group * (8 / kLoadedPerWarp) + i] << (i * kLoadedPerWarp);
-    }
-    float d[4 / kHalves][4] = {};
-    const uint16_t* q_row = &s.q[lane & 15][(lane >> 4) * 8];
-    const uint16_t* kv_row = &s.kv[group * 8 + (lane & 7)][(lane >> 3) * 8];
-    constexpr int kStep = 64;
-#pragma unroll 4
-    for (int k = 0; k < a.width; k += kStep) {
-#pragma unroll
-      for (int which = 0; which < 2 / kHalves; ++which) {
-        const int at = k + 32 * (kHalves == 2 ? warp / kScoreWarps : which);
-        if (at >= a.width) continue;
-        uint32_t b[4], q0[4], q1[4];
-        ldmatrix_x4(b, kv_row + at);
-        ldmatrix_x4(q0, q_row + at);
-        ldmatrix_x4(q1, q_row + at + 16);
-        mma_bf16(d[2 * which], q0[0], q0[1], q0[2], q0[3], b[0], b[1]);
-        mma_bf16(d[2 * which + 1], q1[0], q1[1], q1[2], q1[3], b[2], b[3]);
-      }
-    }
-    float other[4] = {};
-    if constexpr (kHalves == 1) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) other[i] = d[2][i] + d[3][i];
-    } else {
-      // The second warp's half goes through the place of the result.
-      if (warp >= kScoreWarps) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) s.z[c][g + (i >> 1) * 8][group * 8 + 2 * t + (i & 1)] = d[0][i] + d[1][i];
-      }
-      __syncthreads();
-      if (warp >= kScoreWarps) continue;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) other[i] = s.z[c][g + (i >> 1) * 8][group * 8 + 2 * t + (i & 1)];
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int slot = 2 * t + (i & 1);
-      const float z = ((d[0][i] + d[1][i]) + other[i]) * a.scale;
-      s.z[c][g + (i >> 1) * 8][group * 8 + slot] = (live >> slot & 1) != 0 ? z : -INFINITY;
-    }
-  }
-  __syncthreads();
-
-  // Maxima of the chunks: warp w takes head w, and tells every block.
-  cluster_wait();
-  for (int head = warp; head < kHeads; head += kWarps) {
-    float largest = -INFINITY;
-    for (int c = 0; c < mine; ++c) {
-      float m = fmaxf(s.z[c][head][lane], s.z[c][head][lane + 32]);
-#pragma unroll
-      for (int offset = 16; offset > 0; offset /= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, offset));
-      if (lane == 0) s.chunk_max[c][head] = m;
-      largest = fmaxf(largest, m);
-    }
-    if (lane < ranks) store_cluster(&s.rank_max[rank][head], static_cast<uint32_t>(lane), largest);
-  }
-  cluster_sync();
-  if (threadIdx.x < kHeads) {
-    const int head = static_cast<int>(threadIdx.x);
-    float running = kInitialMax;
-    float last = kInitialMax;
-#pragma unroll
-    for (int r = 0; r < kMaxRanks; ++r) {
-      const float m = r < ranks ? s.rank_max[r][head] : kInitialMax;
-      if (r < rank) running = fmaxf(running, m);
-      last = fmaxf(last, m);
-    }
-    for (int c = 0; c < mine; ++c) {
-      running = fmaxf(running, s.chunk_max[c][head]);
-      s.running[c][head] = running;
-    }
-    s.last_max[head] = last;
-    s.block_sum[head] = 0.0f;
-  }
-  __syncthreads();
-
-  // Weighted values. Warp w takes the 8-channel columns w, w + 8, ...
+  // Weighted values of the warp's 8-channel columns w, w + kWarps, ...
   constexpr int kColumns = kMaxWidth / 8 / kWarps;
   float acc[kColumns][4] = {};
-  for (int c = mine - 1; c >= 0; --c) {
-    // The last chunk is still in shared memory; earlier ones are loaded again (they lie in L2).
-    if constexpr (kChunks > 1) {
-      if (c != mine - 1) {
-        __syncthreads();
-        load_chunk<kWarps>(params, row, chunk0 + c, slots, s);
-      }
+  if constexpr (kOwnHead) {
+    const ChunkScores z = own_head_scores(a, warp, mine > 0, s);
+    float largest = fmaxf(z.low, z.high);
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2)
+      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, offset));
+    cluster_wait();
+    if (lane < ranks) store_cluster(&s.rank_max[rank][warp], static_cast<uint32_t>(lane), largest);
+    cluster_sync();
+    float last = lane < ranks ? fmaxf(s.rank_max[lane][warp], kInitialMax) : kInitialMax;
+    float running = lane < rank ? last : kInitialMax;
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) {
+      last = fmaxf(last, __shfl_xor_sync(~0u, last, offset));
+      running = fmaxf(running, __shfl_xor_sync(~0u, running, offset));
     }
-    for (int head = warp; head < kHeads; head += kWarps) {
-      const float m = s.running[c][head];
-      const float e0 = expf(s.z[c][head][lane] - m);
-      const float e1 = expf(s.z[c][head][lane + 32] - m);
-      s.e[head][lane] = float_to_bf16(e0);
-      s.e[head][lane + 32] = float_to_bf16(e1);
-      const float sum = warp_sum(e0 + e1);
-      if (lane == 0) s.block_sum[head] += sum * expf(m - s.last_max[head]);
+    running = fmaxf(running, largest);
+    if (lane == 0) s.running[0][warp] = running, s.last_max[warp] = last;
+    const float e0 = expf(z.low - running);
+    const float e1 = expf(z.high - running);
+    s.e[warp][lane] = float_to_bf16(e0);
+    s.e[warp][lane + 32] = float_to_bf16(e1);
+    __syncthreads();
+    if (mine > 0) add_values<kWarps>(a, 0, warp, s, acc);
+    const float sum = warp_sum(e0 + e1) * expf(running - last);
+    if (lane < ranks)
+      store_cluster(&s.rank_sum[rank][warp], static_cast<uint32_t>(lane), mine > 0 ? sum : 0.0f);
+  } else {
+    // Scores of all chunks of this block. Warp w of the first eight takes slots 8w .. 8w + 7.
+    for (int c = 0; c < mine; ++c) {
+      if constexpr (kChunks > 1) {
+        if (c > 0) {
+          __syncthreads();  // the previous chunk has been read
+          load_chunk<kWarps>(params, step_row, chunk0 + c, slots, s);
+        }
+      }
+      __syncthreads();
+      // Sixteen warps: two share eight slots, each takes every other 32 channels. The sum is ((0 + 1) + (2 +
+      // 3)) always.
+      constexpr int kLoadedPerWarp = kChunk / kWarps;
+      constexpr int kHalves = kWarps / kScoreWarps;
+      const int group = warp % kScoreWarps;
+      uint32_t live = 0;
+#pragma unroll
+      for (int i = 0; i < 8 / kLoadedPerWarp; ++i) {
+        live |= s.live[group * (8 / kLoadedPerWarp) + i] << (i * kLoadedPerWarp);
+      }
+      float d[4 / kHalves][4] = {};
+      const uint16_t* q_row = &s.q[lane & 15][(lane >> 4) * 8];
+      const uint16_t* kv_row = &s.kv[group * 8 + (lane & 7)][(lane >> 3) * 8];
+      constexpr int kStep = 64;
+#pragma unroll 4
+      for (int k = 0; k < a.width; k += kStep) {
+#pragma unroll
+        for (int which = 0; which < 2 / kHalves; ++which) {
+          const int at = k + 32 * (kHalves == 2 ? warp / kScoreWarps : which);
+          if (at >= a.width) continue;
+          uint32_t b[4], q0[4], q1[4];
+          ldmatrix_x4(b, kv_row + at);
+          ldmatrix_x4(q0, q_row + at);
+          ldmatrix_x4(q1, q_row + at + 16);
+          mma_bf16(d[2 * which], q0[0], q0[1], q0[2], q0[3], b[0], b[1]);
+          mma_bf16(d[2 * which + 1], q1[0], q1[1], q1[2], q1[3], b[2], b[3]);
+        }
+      }
+      float other[4] = {};
+      if constexpr (kHalves == 1) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) other[i] = d[2][i] + d[3][i];
+      } else {
+        // The second warp's half goes through the place of the result.
+        if (warp >= kScoreWarps) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            s.z[c][g + (i >> 1) * 8][group * 8 + 2 * t + (i & 1)] = d[0][i] + d[1][i];
+        }
+        __syncthreads();
+        if (warp >= kScoreWarps) continue;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) other[i] = s.z[c][g + (i >> 1) * 8][group * 8 + 2 * t + (i & 1)];
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int slot = 2 * t + (i & 1);
+        const float z = ((d[0][i] + d[1][i]) + other[i]) * a.scale;
+        s.z[c][g + (i >> 1) * 8][group * 8 + slot] = (live >> slot & 1) != 0 ? z : -INFINITY;
+      }
     }
     __syncthreads();
-    const float f0 = expf(s.running[c][g] - s.last_max[g]);
-    const float f1 = expf(s.running[c][g + 8] - s.last_max[g + 8]);
-    uint32_t e[4][4];
+
+    // Maxima of the chunks: warp w takes head w, and tells every block.
+    cluster_wait();
+    for (int head = warp; head < kHeads; head += kWarps) {
+      float largest = -INFINITY;
+      for (int c = 0; c < mine; ++c) {
+        float m = fmaxf(s.z[c][head][lane], s.z[c][head][lane + 32]);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) ldmatrix_x4(e[k], &s.e[lane & 15][k * 16 + (lane >> 4) * 8]);
-#pragma unroll
-    for (int j = 0; j < kColumns; ++j) {
-      const int column = (warp + j * kWarps) * 8;
-      if (column >= a.width) continue;
-      float d[4] = {};
-#pragma unroll
-      for (int k = 0; k < 4; k += 2) {
-        uint32_t v[4];
-        ldmatrix_x4_trans(v, &s.kv[k * 16 + lane][column]);
-        mma_bf16(d, e[k][0], e[k][1], e[k][2], e[k][3], v[0], v[1]);
-        mma_bf16(d, e[k + 1][0], e[k + 1][1], e[k + 1][2], e[k + 1][3], v[2], v[3]);
+        for (int offset = 16; offset > 0; offset /= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, offset));
+        if (lane == 0) s.chunk_max[c][head] = m;
+        largest = fmaxf(largest, m);
       }
-      acc[j][0] += d[0] * f0;
-      acc[j][1] += d[1] * f0;
-      acc[j][2] += d[2] * f1;
-      acc[j][3] += d[3] * f1;
+      if (lane < ranks) store_cluster(&s.rank_max[rank][head], static_cast<uint32_t>(lane), largest);
+    }
+    cluster_sync();
+    if (threadIdx.x < kHeads) {
+      const int head = static_cast<int>(threadIdx.x);
+      float running = kInitialMax;
+      float last = kInitialMax;
+#pragma unroll
+      for (int r = 0; r < kMaxRanks; ++r) {
+        const float m = r < ranks ? s.rank_max[r][head] : kInitialMax;
+        if (r < rank) running = fmaxf(running, m);
+        last = fmaxf(last, m);
+      }
+      for (int c = 0; c < mine; ++c) {
+        running = fmaxf(running, s.chunk_max[c][head]);
+        s.running[c][head] = running;
+      }
+      s.last_max[head] = last;
+      s.block_sum[head] = 0.0f;
+    }
+    __syncthreads();
+
+    for (int c = mine - 1; c >= 0; --c) {
+      // The last chunk is still in shared memory; earlier ones are loaded again (they lie in L2).
+      if constexpr (kChunks > 1) {
+        if (c != mine - 1) {
+          __syncthreads();
+          load_chunk<kWarps>(params, step_row, chunk0 + c, slots, s);
+        }
+      }
+      for (int head = warp; head < kHeads; head += kWarps) {
+        const float m = s.running[c][head];
+        const float e0 = expf(s.z[c][head][lane] - m);
+        const float e1 = expf(s.z[c][head][lane + 32] - m);
+        s.e[head][lane] = float_to_bf16(e0);
+        s.e[head][lane + 32] = float_to_bf16(e1);
+        const float sum = warp_sum(e0 + e1);
+        if (lane == 0) s.block_sum[head] += sum * expf(m - s.last_max[head]);
+      }
+      __syncthreads();
+      add_values<kWarps>(a, c, warp, s, acc);
+    }
+    if (static_cast<int>(threadIdx.x) < ranks * kHeads) {
+      const int head = static_cast<int>(threadIdx.x) % kHeads;
+      store_cluster(&s.rank_sum[rank][head], threadIdx.x / kHeads, s.block_sum[head]);
     }
   }
 
@@ -430,45 +422,46 @@ __global__ void __launch_bounds__(kWarps * 32, kChunks == 1 ? 2 : 1)
   for (int j = 0; j < kColumns; ++j) {
     const int tile = warp + j * kWarps;
     if (tile * 8 >= a.width) continue;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int unit = tile * 2 + half;
-      const int owner = unit / params.owned_units;
-      float* to = received + (rank * params.owned_units + unit - owner * params.owned_units) * kUnit;
-      store_cluster(reinterpret_cast<float2*>(to + g * 8 + t * 2), static_cast<uint32_t>(owner),
-                    make_float2(acc[j][half * 2], acc[j][half * 2 + 1]));
-    }
-  }
-  if (static_cast<int>(threadIdx.x) < ranks * kHeads) {
-    const int head = static_cast<int>(threadIdx.x) % kHeads;
-    store_cluster(&s.rank_sum[rank][head], threadIdx.x / kHeads, s.block_sum[head]);
+    // Two lanes side by side hold four channels of heads g and g + 8: each takes one of the two.
+    const bool odd = (t & 1) != 0;
+    const float r0 = __shfl_xor_sync(~0u, odd ? acc[j][0] : acc[j][2], 1);
+    const float r1 = __shfl_xor_sync(~0u, odd ? acc[j][1] : acc[j][3], 1);
+    const int unit = tile * 2 + (t & 1);
+    const int owner = static_cast<int>(static_cast<uint32_t>(unit) * params.per_unit >> 16);
+    float* to = received + (rank * params.owned_units + unit - owner * params.owned_units) * kUnit;
+    store_cluster(
+        reinterpret_cast<float4*>(to + g * 8 + (t >> 1) * 4), static_cast<uint32_t>(owner),
+        odd ? make_float4(r0, r1, acc[j][2], acc[j][3]) : make_float4(acc[j][0], acc[j][1], r0, r1));
   }
   cluster_sync();
 
   const int first_unit = rank * params.owned_units;
   const int units = min(params.owned_units, a.width / 4 - first_unit);
-  for (int i = static_cast<int>(threadIdx.x); i < units * (kUnit / 4); i += kThreads) {
-    const int unit = first_unit + i / (kUnit / 4);
-    const int within = i % (kUnit / 4) * 4;  // float of the unit
+  // Two channels a thread where there are threads for that, else four.
+  constexpr int kPairs = kWarps == kMostWarps ? 1 : 2;
+  constexpr int kPieces = kUnit / (2 * kPairs);
+  for (int i = static_cast<int>(threadIdx.x); i < units * kPieces; i += kThreads) {
+    const int unit = first_unit + i / kPieces;
+    const int within = i % kPieces * (2 * kPairs);  // float of the unit
     const int head = (unit & 1) * 8 + within / 8;
     const int channel = unit / 2 * 8 + within % 8;
     if (head0 + head >= a.heads) continue;
-    float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
+    float2 sum[kPairs] = {};
     float divisor = 0.0f;
 #pragma unroll 5
     for (int r = 0; r < ranks; ++r) {
-      const float4 v = *reinterpret_cast<const float4*>(
-          received + (r * params.owned_units + i / (kUnit / 4)) * kUnit + within);
-      sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+      const float2* v =
+          reinterpret_cast<const float2*>(received + (r * params.owned_units + i / kPieces) * kUnit + within);
+#pragma unroll
+      for (int pair = 0; pair < kPairs; ++pair) sum[pair].x += v[pair].x, sum[pair].y += v[pair].y;
       divisor += s.rank_sum[r][head];
     }
     divisor += expf(s.sink[head] - s.last_max[head]);
-    uint32_t out[2] = {0, 0};
+    uint32_t out[kPairs] = {};
     if (s.last_max[head] > kInitialMax) {
-      out[0] = pack_bf16(sum.x / divisor, sum.y / divisor);
-      out[1] = pack_bf16(sum.z / divisor, sum.w / divisor);
 #pragma unroll
-      for (int pair = 0; pair < 2; ++pair) {
+      for (int pair = 0; pair < kPairs; ++pair) {
+        out[pair] = pack_bf16(sum[pair].x / divisor, sum[pair].y / divisor);
         const int z = channel + 2 * pair - (a.width - 2 * a.pairs);
         if (z < 0) continue;
         const float v = bf16_low(out[pair]), w = bf16_high(out[pair]);
@@ -476,8 +469,12 @@ __global__ void __launch_bounds__(kWarps * 32, kChunks == 1 ? 2 : 1)
         out[pair] = pack_bf16(v * c - w * n, v * n + w * c);
       }
     }
-    *reinterpret_cast<uint2*>(a.o + (static_cast<int64_t>(row) * a.heads + head0 + head) * a.width +
-                              channel) = make_uint2(out[0], out[1]);
+    uint16_t* to = a.o + (static_cast<int64_t>(row) * a.heads + head0 + head) * a.width + channel;
+    if constexpr (kPairs == 1) {
+      *reinterpret_cast<uint32_t*>(to) = out[0];
+    } else {
+      *reinterpret_cast<uint2*>(to) = make_uint2(out[0], out[kPairs - 1]);
+    }
   }
 }
 
@@ -500,11 +497,13 @@ void launch_sparse_attention(const Launch& on, const SparseAttentionArgs& args, 
   const dim3 grid(static_cast<unsigned>(ranks), static_cast<unsigned>(head_groups),
                   static_cast<unsigned>(args.step.rows));
   const int units = args.width / 4;
-  const AttentionParams params = {args, early, static_cast<int>(ceil_div(units, ranks))};
+  const int owned = static_cast<int>(ceil_div(units, ranks));
+  const AttentionParams params = {args, early, owned, static_cast<uint32_t>(ceil_div(1 << 16, owned))};
   // A block with one chunk has room for the others' parts beside its own records; GB10 has two chunks a
   // block.
   const size_t received = static_cast<size_t>(ranks * params.owned_units * kUnit) * sizeof(float);
-  const size_t one = std::max(sizeof(Shared<1>), offsetof(Shared<1>, q) + received);
+  const size_t parts = sizeof(Shared<1>::q) + sizeof(float) * 4 * kHeads * kPartStride;
+  const size_t one = std::max(sizeof(Shared<1>), offsetof(Shared<1>, q) + std::max(received, parts));
   const auto with = [&](auto kernel, int warps, size_t bytes) {
     launch_kernel(on, kernel, grid, warps * 32, bytes, ranks, params);
   };

@@ -161,6 +161,7 @@ class Backend final : public CudaBackend {
       waiting_.product = args;
       return;
     }
+    if (settles(args)) launch_late_mix();
     LinearExtras extras;
     std::optional<QuantiseArgs> quantise;
     if (waiting_.quantise && quantises_inside(limits_, args, *waiting_.quantise)) {
@@ -175,6 +176,7 @@ class Backend final : public CudaBackend {
   void grouped_linear(const GroupedLinearArgs& args) override {
     run_grouped_linear(
         limits_, [this] { return main(); }, args);
+    launch_late_mix();
   }
 
   void rms_norm(const RmsNormArgs& args) override {
@@ -214,14 +216,17 @@ class Backend final : public CudaBackend {
       const std::optional<MhcMixArgs> mix = std::exchange(waiting_.mix, std::nullopt);
       const Launch on = main();
       launch_mhc_expand_collapse(on, expand, args, settled_before(args.h));
+      last_mhc_ = chain_->last();
       written(args.h);
       remember_collapsed(args);
-      if (mix) launch_mix(*mix);
+      if (mix) late_mix_ = mix;
+      if (!starts_early(args.rows)) launch_late_mix();
       return;
     }
     flush();
-    if (args.pre == pending_pre_) join(mix_side_);
+    if (args.pre == pending_pre_ || late_mix_) join(mix_side_);
     launch_mhc_collapse(main(), args);
+    last_mhc_ = chain_->last();
     remember_collapsed(args);
   }
 
@@ -232,12 +237,14 @@ class Backend final : public CudaBackend {
       waiting_.expand = args;
     } else {
       launch_mhc_expand(main(), args);
+      last_mhc_ = chain_->last();
       written(args.h);
     }
   }
 
   void stream_mean(const StreamMeanArgs& args) override { launch_stream_mean(main(), args); }
   void gather_rows(const GatherRowsArgs& args) override {
+    launch_late_mix();
     launch_gather_rows(main(), args);
     written(args.out);
   }
@@ -329,11 +336,13 @@ class Backend final : public CudaBackend {
   // ---- experts ----
 
   void route(const RouteArgs& args) override {
+    launch_late_mix();
     flush();
     waiting_.route = args;
   }
 
   void experts(const ExpertsArgs& args) override {
+    launch_late_mix();
     const PreparedExperts& bank = WeightStore::prepared(*args.bank);
     const int64_t rows = args.step.rows;
     uint16_t* gate = scratch<uint16_t>(Scratch::kSharedGate, rows * args.width);
@@ -513,6 +522,7 @@ class Backend final : public CudaBackend {
     if (waiting.route) launch_route(main(), *waiting.route);
     if (waiting.expand) {
       launch_mhc_expand(main(), *waiting.expand);
+      last_mhc_ = chain_->last();
       written(waiting.expand->h);
     }
     if (waiting.mix) launch_mix(*waiting.mix);
@@ -545,11 +555,24 @@ class Backend final : public CudaBackend {
     float* partials =
         scratch<float>(Scratch::kMhcPartials, int64_t{args.rows} * kMixOutputs * mhc_mix_chunks(columns));
     const auto* fn = reinterpret_cast<const float*>(WeightStore::prepared(*args.fn).tiles);
+    // Whether the first launch need not wait: the streams are there, and whoever reads the partial sums and
+    // the coefficients that it and the second one overwrite is done.
+    flush();
+    const bool early = options_.side_stream && !mix_side_.busy && chain_->settled(mix_side_.joined_before) &&
+                       chain_->settled(last_mhc_) && settled_before(args.h);
     fork(mix_side_, starts_early(args.rows));
     const Launch first = beside(mix_side_);
     const Launch second = beside(mix_side_);
-    launch_mhc_mix(first, second, args, fn, partials);
+    launch_mhc_mix(first, second, args, fn, partials, early);
     pending_pre_ = args.pre;
+  }
+
+  // Few rows: the coefficients that are made from a collapse's streams are not needed before the next one.
+  // They wait until attention, or the router's product, has its place: q-a, q-b and attention each need a
+  // multiprocessor's registers and shared memory, and the streams have settled when attention lets go.
+  void launch_late_mix() {
+    if (!late_mix_) return;
+    launch_mix(*std::exchange(late_mix_, std::nullopt));
   }
 
   // Notes the place in the main chain after which a collapse's rows exist.
@@ -584,7 +607,10 @@ class Backend final : public CudaBackend {
   }
   void join(LaunchChain::Side& side) {
     flush();
-    if (&side == &mix_side_) pending_pre_ = nullptr;
+    if (&side == &mix_side_) {
+      launch_late_mix();
+      pending_pre_ = nullptr;
+    }
     chain_->join(side);
   }
   void join() {
@@ -607,6 +633,7 @@ class Backend final : public CudaBackend {
       if (graph != nullptr) cudaGraphDestroy(graph);
       cudaGetLastError();
       waiting_ = {};
+      late_mix_ = std::nullopt;
       collapsed_codes_ = nullptr;
       mix_side_.busy = shared_side_.busy = false;
       chain_->interrupt();
@@ -647,8 +674,10 @@ class Backend final : public CudaBackend {
   LaunchChain::Place collapsed_;
   const uint8_t* collapsed_codes_ = nullptr;  // the rows that collapsed_ stands for
   Waiting waiting_;
+  std::optional<MhcMixArgs> late_mix_;
   std::unordered_map<const void*, uint64_t> written_;  // memory -> the launch that wrote it last
   const float* pending_pre_ = nullptr;
+  uint64_t last_mhc_ = 0;  // the last launch of the main chain that reads coefficients
 };
 
 }  // namespace

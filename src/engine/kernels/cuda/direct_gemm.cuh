@@ -39,13 +39,18 @@ __device__ __forceinline__ float sum_of_experts(const RoutedSum& c, size_t row, 
   return total;
 }
 
-// Blocks of a multiprocessor. (GB10 has products of its own; there it is only compiled, and two would make it
-// spill.)
+// Blocks of a multiprocessor, and the threads that the compiler counts with, decide the registers of a
+// thread: 64. Of q-a 72, so that a second one of its kind does not fit beside it, but one of q-b does. (GB10
+// has products of its own; there it is only compiled, and two blocks would make it spill.)
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
-constexpr int kDirectBlocks = 1;
+constexpr bool kDirectAlone = true;
 #else
-constexpr int kDirectBlocks = 2;
+constexpr bool kDirectAlone = false;
 #endif
+template <class Format, int kChunk, bool kMany>
+constexpr bool is_q_a() {
+  return Format::kCodes && kChunk == 10 && !kMany && !kDirectAlone;
+}
 
 // What a lane holds of a chunk of eight rows: eight columns of each block of row lane / 4, and, for codes, a
 // few of the rows' scales, which go through shared memory.
@@ -56,7 +61,8 @@ struct DirectRows {
 };
 
 template <class Format, int kChunk, bool kCombine, bool kMany>
-__global__ void __launch_bounds__(kDirectThreads, kDirectBlocks)
+__global__ void __launch_bounds__((is_q_a<Format, kChunk, kMany>() ? 896 : kDirectThreads),
+                                  (is_q_a<Format, kChunk, kMany>() || kDirectAlone ? 1 : 2))
     direct_gemm_kernel(const __grid_constant__ StreamGemmParams p) {
   constexpr int kWarps = kDirectThreads / 32;
   constexpr int kPieces = Format::kBlockBytes / kTileBytes;

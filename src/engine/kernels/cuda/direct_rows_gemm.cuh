@@ -10,6 +10,8 @@
 // block_sum over pieces of eight channels, 256 channels a warp.
 #pragma once
 
+#include <algorithm>
+
 #include "engine/kernels/cuda/direct_gemm.cuh"
 #include "engine/kernels/cuda/norm.cuh"
 #include "engine/kernels/cuda/records.cuh"
@@ -30,20 +32,19 @@ constexpr int kFewRowRegisters = 48, kRowRegisters = 64;
 __device__ __forceinline__ void second_norm_and_window(const DirectRowsParams& r, int row, float* scratch) {
   uint4 weight[kMaxPieces];
   load_norm_weight(r.second.weight, r.second.cols / 8, weight);
-  wait_for_inputs();
   norm_row(r.second, row, weight, scratch);
   if (r.window.position == nullptr) return;
   __syncthreads();
   const int warp = static_cast<int>(threadIdx.x / 32);
-  for (int block = warp; block < r.window.width / 32; block += kDirectThreads / 32) {
+  for (int block = warp; block < r.window.width / 32; block += static_cast<int>(blockDim.x / 32)) {
     write_window_block(r.window, row, block);
   }
 }
 
-template <int kChunk, int kUnits, bool kNorm>
-__global__ void __maxnreg__(kUnits <= 2 ? kFewRowRegisters : kRowRegisters)
+template <int kWarps, int kChunk, int kUnits, bool kNorm>
+__global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowRegisters)
     direct_rows_kernel(const __grid_constant__ DirectRowsParams r) {
-  constexpr int kWarps = kDirectThreads / 32;
+  constexpr int kThreads = kWarps * 32;
   using Format = Fp8Format;
   SPARK_DYNAMIC_SHARED(uint8_t, shared);
   __shared__ float scratch[32];
@@ -52,7 +53,12 @@ __global__ void __maxnreg__(kUnits <= 2 ? kFewRowRegisters : kRowRegisters)
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
   if (static_cast<int>(blockIdx.x) >= r.product_blocks) {
-    second_norm_and_window(r, static_cast<int>(blockIdx.x) - r.product_blocks, scratch);
+    wait_for_inputs();
+    const int blocks = static_cast<int>(gridDim.x) - r.product_blocks;
+    for (int row = static_cast<int>(blockIdx.x) - r.product_blocks; row < p.rows; row += blocks) {
+      second_norm_and_window(r, row, scratch);
+      __syncthreads();  // its sums have been read
+    }
     return;
   }
   const int t = lane & 3;
@@ -66,7 +72,7 @@ __global__ void __maxnreg__(kUnits <= 2 ? kFewRowRegisters : kRowRegisters)
   float* const row_scales = reinterpret_cast<float*>(operands + p.blocks * 32);
   float* const squares = row_scales + p.blocks * 8;
   uint8_t* const weights =
-      shared + direct_rows_weights_at(p.warp_shards, p.blocks) +
+      shared + direct_rows_weights_at(kWarps, p.warp_shards, p.blocks) +
       static_cast<size_t>(warp * p.warp_shards * p.shard_chunks) * (kChunk * Format::kBlockBytes) + lane * 16;
 
   // ---- the weights
@@ -221,7 +227,7 @@ __global__ void __maxnreg__(kUnits <= 2 ? kFewRowRegisters : kRowRegisters)
 
   // ---- the shards of an output one after the other; then the rotation of pairs of outputs
   const int shards = kWarps / p.row_warps * p.warp_shards;
-  for (int i = static_cast<int>(threadIdx.x); i < p.row_warps * 128; i += kDirectThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < p.row_warps * 128; i += kThreads) {
     const int n = i & 15, m = (i >> 4) & 7, owner = i >> 7;
     const int64_t row = (static_cast<int64_t>(blockIdx.x) * p.row_warps + owner) * kTileRows + n;
     const bool valid = m < p.rows && row < p.out;
@@ -245,26 +251,34 @@ __global__ void __maxnreg__(kUnits <= 2 ? kFewRowRegisters : kRowRegisters)
 
 template <int kUnits, bool kNorm>
 void launch_direct_rows_units(const Launch& on, const DirectLaunch& plan, const DirectRowsParams& params) {
-  const int extra = params.second.weight != nullptr ? params.product.rows : 0;
+  // A multiprocessor each, if there are enough.
+  const int room = on.device.multiprocessors - params.product_blocks;
+  const int rows = params.product.rows;
+  const int extra = params.second.weight == nullptr ? 0 : room > 0 ? std::min(rows, room) : rows;
   const auto with = [&](auto kernel) {
-    launch_kernel(on, kernel, dim3(static_cast<unsigned>(params.product_blocks + extra)), kDirectThreads,
+    prefer_shared(kernel);
+    launch_kernel(on, kernel, dim3(static_cast<unsigned>(params.product_blocks + extra)), plan.warps * 32,
                   plan.shared_bytes, 1, params);
   };
+  if constexpr (kUnits == kFewDirectUnits) {
+    if (plan.warps == kMoreDirectWarps) return with(direct_rows_kernel<kMoreDirectWarps, 8, kUnits, kNorm>);
+  }
   switch (plan.chunk) {
     case 5:
-      return with(direct_rows_kernel<5, kUnits, kNorm>);
+      return with(direct_rows_kernel<kDirectWarps, 5, kUnits, kNorm>);
     case 8:
-      return with(direct_rows_kernel<8, kUnits, kNorm>);
+      return with(direct_rows_kernel<kDirectWarps, 8, kUnits, kNorm>);
     default:
-      return with(direct_rows_kernel<10, kUnits, kNorm>);
+      return with(direct_rows_kernel<kDirectWarps, 10, kUnits, kNorm>);
   }
 }
 
 template <bool kNorm>
 void launch_direct_rows_gemm(const Launch& on, const DirectLaunch& plan, const DirectRowsParams& params) {
   const int64_t units = params.product.rows * ceil_div(params.product.cols, kRowUnit);
-  return units <= kDirectWarps * 2 ? launch_direct_rows_units<2, kNorm>(on, plan, params)
-                                   : launch_direct_rows_units<kDirectUnits, kNorm>(on, plan, params);
+  return units <= plan.warps * kFewDirectUnits
+             ? launch_direct_rows_units<kFewDirectUnits, kNorm>(on, plan, params)
+             : launch_direct_rows_units<kDirectUnits, kNorm>(on, plan, params);
 }
 
 }  // namespace spark::engine::cuda

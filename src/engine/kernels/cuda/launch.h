@@ -29,6 +29,17 @@ struct Launch {
   DeviceLimits device;
 };
 
+// Asks for all of the multiprocessor's memory as shared memory, so that the kernels before and after find
+// room beside this one's blocks: otherwise the driver sets aside what this one's own need.
+template <class Kernel>
+void prefer_shared([[maybe_unused]] Kernel kernel) {
+#ifndef SPARK_CUDA_EMULATION
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared),
+        "preferring shared memory");
+#endif
+}
+
 #ifdef SPARK_CUDA_EMULATION
 // On the CPU, thread by thread: see tests/cuda_emulation.
 template <class... Parameters, class... Arguments>
@@ -351,8 +362,9 @@ void launch_embed(const Launch& on, const EmbedArgs& args, const PreparedWeight&
 void launch_gather_rows(const Launch& on, const GatherRowsArgs& args);
 constexpr int kMixOutputs = 25;  // 24 dot products and the sum of squares
 int mhc_mix_chunks(int64_t columns);
+// workspace: [rows][kMixOutputs][chunks]. `early`: the streams are complete when the first launch starts.
 void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixArgs& args, const float* fn,
-                    float* workspace);  // workspace: [rows][kMixOutputs][chunks]
+                    float* workspace, bool early);
 void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args);
 // Whether expand and collapse fit in one launch.
 bool expands_and_collapses(int hidden);

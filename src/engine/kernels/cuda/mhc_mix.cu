@@ -15,12 +15,14 @@ constexpr int kWarps = 8;
 constexpr int kOutputs = 24;
 constexpr int kPerWarp = kOutputs / kWarps;
 
-// Few registers: it runs beside the products of the main chain.
+// Few registers and no more shared memory than the rows need: it runs beside the products of the main chain.
+// `early`: the streams are complete when it starts.
 __global__ void __launch_bounds__(kWarps * 32, 8)
     mix_partial_kernel(const uint16_t* h, const float* fn, int outputs, int rows, int columns, int chunks,
-                       float* partial) {
-  __shared__ uint4 words[kBlockRows][kColumns / 8];
-  const auto staged = reinterpret_cast<uint16_t(*)[kColumns]>(&words[0][0]);
+                       float* partial, bool early) {
+  SPARK_DYNAMIC_SHARED(uint4, shared);
+  const auto words = reinterpret_cast<uint4(*)[kColumns / 8]>(shared);
+  const auto staged = reinterpret_cast<uint16_t(*)[kColumns]>(shared);
   launch_dependents();
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x / 32);
@@ -36,7 +38,7 @@ __global__ void __launch_bounds__(kWarps * 32, 8)
                     : 0.0f;
     }
   }
-  wait_for_inputs();
+  if (!early) wait_for_inputs();
   // The block's columns of all its rows at once: row after row they would cost a read of L2 each.
   const int blocks = static_cast<int>(gridDim.y);
   const int own = (rows - static_cast<int>(blockIdx.y) + blocks - 1) / blocks;
@@ -89,12 +91,27 @@ __global__ void __launch_bounds__(kWarps * 32)
   wait_for_inputs();
   const int64_t row = blockIdx.x;
   const int lane = static_cast<int>(threadIdx.x & 31);
-  for (int o = static_cast<int>(threadIdx.x / 32); o < kMixOutputs; o += kWarps) {
+  const int warps = static_cast<int>(blockDim.x / 32);
+  // Two outputs at a time and four chunks of each, all read before the first is added.
+  for (int o = static_cast<int>(threadIdx.x / 32); o < kMixOutputs; o += 2 * warps) {
+    const bool two = o + warps < kMixOutputs;
     const float* from = partial + (row * kMixOutputs + o) * chunks;
-    float sum = 0.0f;
-    for (int c = lane; c < chunks; c += 32) sum += from[c];
-    sum = warp_sum(sum);
-    if (lane == 0) total[o] = sum;
+    const float* second = from + (two ? static_cast<int64_t>(warps) * chunks : 0);
+    float sum[2] = {};
+    for (int c = lane; c < chunks; c += 128) {
+      float v[2][4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const bool there = c + 32 * i < chunks;
+        v[0][i] = there ? from[c + 32 * i] : 0.0f;
+        v[1][i] = there ? second[c + 32 * i] : 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[0] += v[0][i], sum[1] += v[1][i];
+    }
+    sum[0] = warp_sum(sum[0]), sum[1] = warp_sum(sum[1]);
+    if (lane == 0) total[o] = sum[0];
+    if (lane == 0 && two) total[o + warps] = sum[1];
   }
   __syncthreads();
   if (threadIdx.x >= 32) return;
@@ -141,19 +158,23 @@ int mhc_mix_chunks(int64_t columns) {
 }
 
 void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixArgs& args, const float* fn,
-                    float* workspace) {
+                    float* workspace, bool early) {
   const int columns = args.streams * args.hidden;
   const int chunks = mhc_mix_chunks(columns);
   // Rows beyond 16 are spread over blocks of their own: the weight stays in L2.
   const unsigned row_blocks = static_cast<unsigned>(ceil_div(args.rows, kBlockRows));
   const int outputs = 2 * args.streams + args.streams * args.streams;
-  launch_kernel(partials, mix_partial_kernel, dim3(static_cast<unsigned>(chunks), row_blocks), kWarps * 32, 0,
-                1, args.h, fn, outputs, args.rows, columns, chunks, workspace);
+  const auto block_rows = static_cast<size_t>(ceil_div(args.rows, int64_t{row_blocks}));
+  launch_kernel(partials, mix_partial_kernel, dim3(static_cast<unsigned>(chunks), row_blocks), kWarps * 32,
+                block_rows * kColumns * sizeof(uint16_t), 1, args.h, fn, outputs, args.rows, columns, chunks,
+                workspace, early);
   const auto kernel = args.streams == 4   ? mix_finish_kernel<4>
                       : args.streams == 3 ? mix_finish_kernel<3>
                       : args.streams == 2 ? mix_finish_kernel<2>
                                           : mix_finish_kernel<1>;
-  launch_kernel(finish, kernel, dim3(static_cast<unsigned>(args.rows)), kWarps * 32, 0, 1, workspace, chunks,
+  // Of few rows small enough that it finds room beside attention and WO-A.
+  const int warps = args.rows <= kDirectRows ? kWarps / 2 : kWarps;
+  launch_kernel(finish, kernel, dim3(static_cast<unsigned>(args.rows)), warps * 32, 0, 1, workspace, chunks,
                 columns, args.iterations, args.eps, args.norm_eps, args.scale, args.base, args.pre, args.post,
                 args.comb);
 }

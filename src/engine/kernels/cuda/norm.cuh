@@ -8,11 +8,12 @@ namespace spark::engine::cuda {
 
 constexpr int kMaxPieces = 2;  // eight-channel pieces of a thread: rows of up to 16384 channels
 
-// Norm of a row held as pieces of eight BF16-rounded channels, then output and its quantised form.
-template <int kPieces>
+// Norm of a row held as pieces of eight BF16-rounded channels, then output and its quantised form. `pieces`:
+// of this block; sum(v): the sum of v over everyone who holds a part of the row.
+template <int kPieces, class Sum>
 __device__ __forceinline__ void normalise_row(Eight (&piece)[kPieces], int pieces, int cols, float eps,
                                               const uint4 (&weight)[kPieces], uint16_t* y, uint8_t* codes,
-                                              uint8_t* scales, float* scratch) {
+                                              uint8_t* scales, const Sum& sum) {
   const int threads = static_cast<int>(blockDim.x);
   float squares = 0.0f;
 #pragma unroll
@@ -21,7 +22,7 @@ __device__ __forceinline__ void normalise_row(Eight (&piece)[kPieces], int piece
 #pragma unroll
     for (int i = 0; i < 8; ++i) squares = fmaf(piece[j].v[i], piece[j].v[i], squares);
   }
-  const float mean = block_sum(squares, scratch) / static_cast<float>(cols);
+  const float mean = sum(squares) / static_cast<float>(cols);
   const float rs = __frsqrt_rn(mean + eps);
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
@@ -66,7 +67,8 @@ __device__ __forceinline__ void norm_row(const NormParams& p, int64_t row, const
   }
   normalise_row(piece, pieces, p.cols, p.eps, weight, p.y == nullptr ? nullptr : p.y + row * p.cols,
                 p.codes == nullptr ? nullptr : p.codes + row * p.cols,
-                p.codes == nullptr ? nullptr : p.scales + row * (p.cols / 32), scratch);
+                p.codes == nullptr ? nullptr : p.scales + row * (p.cols / 32),
+                [&](float v) { return block_sum(v, scratch); });
 }
 
 }  // namespace spark::engine::cuda

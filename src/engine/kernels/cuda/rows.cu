@@ -86,30 +86,46 @@ __device__ __forceinline__ void load_floats(const float* from, float (&to)[kCoun
 #pragma unroll
   for (int i = 0; i < kCount; ++i) to[i] = __ldcg(from + i);
 }
+// Sixteen bytes at a time: every thread of a block reads the same, one request each.
+template <int kCount>
+__device__ __forceinline__ void load_quads(const float* from, float (&to)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) {
+    const float4 v = __ldcg(reinterpret_cast<const float4*>(from + i));
+    to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
+  }
+}
 
 constexpr int kOnePieceThreads = 640;  // 5120 channels
+constexpr int kCollapseBlocks = 5;     // of a row, with few rows
+constexpr size_t kCollapseScratch = 32 * sizeof(float);
 
-// One block per row, kPieces pieces of eight channels a thread. With `early` the old streams are read
-// before the wait (with one piece: that takes registers).
-template <bool kExpand, int kPieces>
-__global__ void __launch_bounds__(kPieces == 1 ? kOnePieceThreads : 1024)
+// One block per row, kPieces pieces of eight channels a thread; or a cluster of kBlocks. (One block's warps
+// are bound by their instructions, and take all registers of a multiprocessor.) With `early` the old streams
+// are read before the wait (with one piece: that takes registers).
+template <bool kExpand, int kPieces, int kBlocks = 1>
+__global__ void __launch_bounds__(kPieces == 1 ? kOnePieceThreads / kBlocks : 1024)
     collapse_kernel(const __grid_constant__ CollapseParams p) {
-  __shared__ float scratch[32];
+  static_assert(kBlocks == 1 || kPieces == 1);
+  SPARK_DYNAMIC_SHARED(float, scratch);
   launch_dependents();
-  const int64_t row = blockIdx.x;
+  if constexpr (kBlocks > 1) cluster_arrive();
+  const int64_t row = blockIdx.x / kBlocks;
+  const int rank = static_cast<int>(blockIdx.x % kBlocks);
   const int pieces = p.hidden / 8;
-  const auto index_of = [](int j) {
-    return j * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+  const int first = kBlocks > 1 ? rank * static_cast<int>(blockDim.x) : 0;  // piece of this block
+  const auto index_of = [&](int j) {
+    return first + j * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
   };
   uint4 weight[kPieces];
-  load_norm_weight(p.weight, pieces, weight);
+  load_norm_weight(p.weight + first * 8, pieces - first, weight);
   const bool early = kPieces == 1 && p.early;
   float m[4], post[4], comb[16];
   const auto load_coefficients = [&] {
-    load_floats(p.pre + row * 4, m);
+    load_quads(p.pre + row * 4, m);
     if constexpr (kExpand) {
-      load_floats(p.post + row * 4, post);
-      load_floats(p.comb + row * 16, comb);
+      load_quads(p.post + row * 4, post);
+      load_quads(p.comb + row * 16, comb);
     }
   };
   const auto load_streams = [&](int index, uint4(&raw)[4]) {
@@ -126,6 +142,7 @@ __global__ void __launch_bounds__(kPieces == 1 ? kOnePieceThreads : 1024)
   uint4 raw[4] = {};
   Eight stream[4];
   if (early && index_of(0) < pieces) load_streams(index_of(0), raw);
+  if constexpr (kBlocks > 1) cluster_wait();  // the others have started
   wait_for_inputs();
   uint4 y_first = {};
   if constexpr (kExpand) {
@@ -160,9 +177,24 @@ __global__ void __launch_bounds__(kPieces == 1 ? kOnePieceThreads : 1024)
     }
     if (p.u != nullptr) store_eight(p.u + row * p.hidden + index * 8, piece[j]);
   }
-  normalise_row(piece, pieces, p.hidden, p.eps, weight, p.x == nullptr ? nullptr : p.x + row * p.hidden,
-                p.codes == nullptr ? nullptr : p.codes + row * p.hidden,
-                p.codes == nullptr ? nullptr : p.scales + row * (p.hidden / 32), scratch);
+  const auto sum = [&](float v) {
+    if constexpr (kBlocks == 1) return block_sum(v, scratch);
+    // The same tree over the same warps.
+    v = warp_sum(v);
+    const int lane = static_cast<int>(threadIdx.x & 31);
+    const int warps = static_cast<int>(blockDim.x / 32);
+    if (lane < kBlocks) {
+      store_cluster(scratch + rank * warps + static_cast<int>(threadIdx.x / 32), static_cast<uint32_t>(lane),
+                    v);
+    }
+    cluster_sync();
+    return warp_sum(lane < kBlocks * warps ? scratch[lane] : 0.0f);
+  };
+  const int64_t at = row * p.hidden + first * 8;
+  normalise_row(piece, kBlocks > 1 ? min(pieces - first, static_cast<int>(blockDim.x)) : pieces, p.hidden,
+                p.eps, weight, p.x == nullptr ? nullptr : p.x + at,
+                p.codes == nullptr ? nullptr : p.codes + at,
+                p.codes == nullptr ? nullptr : p.scales + at / 32, sum);
 }
 
 template <int kStreams>
@@ -379,7 +411,7 @@ void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args) {
   const int threads = row_threads(args.hidden);
   launch_kernel(on,
                 threads <= kOnePieceThreads ? collapse_kernel<false, 1> : collapse_kernel<false, kMaxPieces>,
-                dim3(static_cast<unsigned>(args.rows)), threads, 0, 1, collapse_params(args));
+                dim3(static_cast<unsigned>(args.rows)), threads, kCollapseScratch, 1, collapse_params(args));
 }
 
 bool expands_and_collapses(int hidden) {
@@ -394,8 +426,14 @@ void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, c
   p.comb = expand.comb;
   p.expanded = expand.h;
   p.early = early;
-  launch_kernel(on, collapse_kernel<true, 1>, dim3(static_cast<unsigned>(args.rows)),
-                row_threads(args.hidden), 0, 1, p);
+  const int threads = row_threads(args.hidden);
+  if (args.rows <= kDirectRows && args.hidden % (kCollapseBlocks * 256) == 0) {
+    return launch_kernel(on, collapse_kernel<true, 1, kCollapseBlocks>,
+                         dim3(static_cast<unsigned>(args.rows * kCollapseBlocks)), threads / kCollapseBlocks,
+                         kCollapseScratch, kCollapseBlocks, p);
+  }
+  launch_kernel(on, collapse_kernel<true, 1>, dim3(static_cast<unsigned>(args.rows)), threads,
+                kCollapseScratch, 1, p);
 }
 
 void launch_mhc_expand(const Launch& on, const MhcExpandArgs& args) {

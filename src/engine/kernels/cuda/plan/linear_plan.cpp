@@ -172,9 +172,28 @@ std::optional<DirectLaunch> plan_direct_rows(const LinearShape& shape, const Lin
   // Units of 256 channels: eight a row at most, so many a warp.
   const int64_t units = ceil_div(shape.cols, 256);
   if (rows > kDirectRows || units > 8 || rows * units > kDirectWarps * kDirectUnits) return std::nullopt;
-  l->shared_bytes +=
-      direct_rows_weights_at(l->warp_shards, split.blocks) - direct_weights_at(l->warp_shards, l->chunk);
+  l->shared_bytes += direct_rows_weights_at(l->warps, l->warp_shards, split.blocks) -
+                     direct_weights_at(l->warp_shards, l->chunk);
   if (l->shared_bytes + kReserved > device.shared_bytes / 2) return std::nullopt;
+  // Two blocks on one multiprocessor take twice as long, and their successor's find no room there. So three
+  // tiles a block where two make more blocks than there are multiprocessors, ...
+  constexpr int kWarps = kMoreDirectWarps;
+  if (l->chunk == 8 && l->grid > device.multiprocessors && kWarps % split.shards == 0 &&
+      rows * units <= kWarps * kFewDirectUnits) {
+    DirectLaunch more = *l;
+    more.warps = kWarps;
+    more.row_warps = kWarps / split.shards;
+    more.grid = static_cast<int>(ceil_div(padded_row_tiles(shape.rows), more.row_warps));
+    more.shared_bytes = direct_rows_weights_at(kWarps, 1, split.blocks) +
+                        static_cast<size_t>(kWarps * l->shard_chunks * l->chunk) * kTileBytes;
+    // The product before it must fit beside it.
+    if (more.grid <= device.multiprocessors && more.shared_bytes + kReserved <= device.shared_bytes / 3 * 2)
+      return more;
+  }
+  // ... and shared memory that keeps a second one out where each could have its own.
+  const size_t alone = (device.shared_bytes + kReserved) / 2 - kReserved + 128;
+  if (l->grid <= device.multiprocessors && l->shared_bytes > alone / 8 * 7)
+    l->shared_bytes = std::max(l->shared_bytes, alone);
   return l;
 }
 

@@ -69,6 +69,7 @@ struct LinearLaunch {
 constexpr int kDirectRows = 8;
 constexpr int kMaxDirectRows = 16;
 constexpr int kDirectWarps = 16;
+constexpr int kMoreDirectWarps = 24;  // of a block with three row tiles: see plan_direct_rows
 struct DirectLaunch {
   int row_warps = 0;     // 16-row tiles of a block
   int warp_shards = 0;   // shards of a warp: row_warps * shards = kDirectWarps * warp_shards
@@ -77,6 +78,7 @@ struct DirectLaunch {
   int grid = 0;
   bool many = false;  // more than kDirectRows rows
   size_t shared_bytes = 0;
+  int warps = kDirectWarps;
 };
 // Shared memory before the weights: partial sums (of many rows in two places) and the rows' scales.
 SPARK_HOST_DEVICE constexpr size_t direct_weights_at(int warp_shards, int chunk, bool many = false) {
@@ -86,12 +88,12 @@ SPARK_HOST_DEVICE constexpr size_t direct_weights_at(int warp_shards, int chunk,
 
 // The same of a product that makes the codes of its rows itself (direct_rows_gemm.cuh): its rows' operands,
 // their scales and sums of squares stand where the scales were.
-SPARK_HOST_DEVICE constexpr size_t direct_rows_weights_at(int warp_shards, int blocks) {
-  return static_cast<size_t>(kDirectWarps) * static_cast<size_t>(warp_shards * 512) +
+SPARK_HOST_DEVICE constexpr size_t direct_rows_weights_at(int warps, int warp_shards, int blocks) {
+  return static_cast<size_t>(warps) * static_cast<size_t>(warp_shards * 512) +
          static_cast<size_t>(blocks) * (512 + 32) + 256;
 }
 // What a warp takes of the rows: at most so many pieces of 256 channels.
-constexpr int kDirectUnits = 4;
+constexpr int kDirectUnits = 4, kFewDirectUnits = 2;
 
 // A product of 17 rows and more by the matrix instruction of a warpgroup (sm90/wide_gemm.cuh), whose
 // weights all fit in shared memory at once.
