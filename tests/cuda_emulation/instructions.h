@@ -210,20 +210,30 @@ inline void pause_thread() {
 // Barriers in shared memory: arrivals still expected in this phase, of how many, the phase's parity, bytes
 // under way. (Copies by the copy engine are done at once; who reads too early is not caught here.)
 struct SharedBarrier {
-  uint16_t left, count;
-  uint32_t phase;
+  uint32_t left : 12, count : 12, phase : 8;
+  int32_t bytes;  // below zero: there before they were announced
 };
 inline void barrier_init(uint64_t* barrier, uint32_t count) {
-  *barrier =
-      std::bit_cast<uint64_t>(SharedBarrier{static_cast<uint16_t>(count), static_cast<uint16_t>(count), 0});
+  if (count == 0 || count > 1024) std::abort();
+  SharedBarrier b = {};
+  b.left = b.count = count & 0xFFF;
+  *barrier = std::bit_cast<uint64_t>(b);
 }
 inline void barrier_init_done() {}
-inline void barrier_arrive(uint64_t* barrier) {
+inline void barrier_count(uint64_t* barrier, uint32_t arrivals, int64_t bytes) {
   auto b = std::bit_cast<SharedBarrier>(*barrier);
-  if (b.left == 0) std::abort();
-  if (--b.left == 0) b.left = b.count, ++b.phase;
+  if (b.count == 0 || b.left < arrivals) std::abort();
+  b.left = (b.left - arrivals) & 0xFFF;
+  b.bytes = static_cast<int32_t>(b.bytes + bytes);
+  if (b.left == 0 && b.bytes == 0) b.left = b.count, b.phase = (b.phase + 1) & 0xFF;
   *barrier = std::bit_cast<uint64_t>(b);
   emulation::note_progress();
+}
+inline void barrier_arrive(uint64_t* barrier) {
+  barrier_count(barrier, 1, 0);
+}
+inline void barrier_expect(uint64_t* barrier, uint32_t bytes) {
+  barrier_count(barrier, 1, bytes);
 }
 inline bool barrier_passed(uint64_t* barrier, uint32_t parity) {
   return (std::bit_cast<SharedBarrier>(*barrier).phase & 1) != parity;
@@ -263,6 +273,12 @@ void store_cluster(T* local, uint32_t rank, T v) {
   const auto offset = reinterpret_cast<uint8_t*>(local) - emulation::dynamic_shared();
   if (static_cast<size_t>(offset) % sizeof(T) != 0) std::abort();
   std::memcpy(emulation::dynamic_shared_of(rank) + offset, &v, sizeof v);
+}
+inline void store_cluster_async(float4* local, uint64_t* barrier, uint32_t rank, float4 v) {
+  store_cluster(local, rank, v);
+  const auto offset = reinterpret_cast<uint8_t*>(barrier) - emulation::dynamic_shared();
+  barrier_count(reinterpret_cast<uint64_t*>(emulation::dynamic_shared_of(rank) + offset), 0,
+                -int64_t{sizeof v});
 }
 template <typename T>
 T load_cluster(const T* local, uint32_t rank) {

@@ -189,10 +189,20 @@ void add_linear_cases(std::vector<KernelCase>& cases) {
       {"linear/fp8/long", [] { return linear_problem(WeightFormat::kFp8, 2, 64, 8192, false, 0); }});
   // Products of a warpgroup: rows of every width of the instruction, and of two launches; a shard in one
   // block and in several, tiles of weight rows that are not there, a last shard that is short or empty.
-  for (const Shape& s : {Shape{20, 70, 1056}, Shape{24, 128, 512}, Shape{25, 200, 288}, Shape{48, 64, 2080},
-                         Shape{70, 320, 640}}) {
+  for (const Shape& s : {Shape{9, 70, 1056}, Shape{16, 320, 640}, Shape{20, 70, 1056}, Shape{24, 128, 512},
+                         Shape{25, 200, 288}, Shape{48, 64, 2080}, Shape{70, 320, 640}}) {
     cases.push_back({"linear/fp8/teams " + shape_name(s.rows, s.out, s.in), [=] {
                        return linear_problem(WeightFormat::kFp8, s.rows, s.out, s.in, s.rows == 25, 8, true);
+                     }});
+  }
+  // Where they are packed, products of warps that own all columns: rows of every width of the instruction and
+  // of two launches, shards of an odd number of blocks and short ones, tiles that are not there, and more
+  // weight rows than the device takes at once.
+  for (const Shape& s : {Shape{8, 200, 1056}, Shape{16, 70, 2080}, Shape{23, 33, 1312}, Shape{50, 100, 1056},
+                         Shape{2, 34000, 96}}) {
+    const std::string name = s.out > 10000 ? "linear/bf16/tall, long " : "linear/bf16/tall ";
+    cases.push_back({name + shape_name(s.rows, s.out, s.in), [=] {
+                       return linear_problem(WeightFormat::kBf16, s.rows, s.out, s.in, s.rows != 16, 8);
                      }});
   }
   cases.push_back({"grouped_linear/tiny", [] { return grouped_problem(5, 4, 32, 128); }});
@@ -201,6 +211,9 @@ void add_linear_cases(std::vector<KernelCase>& cases) {
   cases.push_back({"grouped_linear/wide", [] { return grouped_problem(2, 8, 64, 1024); }});
   cases.push_back({"grouped_linear/many rows", [] { return grouped_problem(15, 2, 64, 1024); }});
   cases.push_back({"grouped_linear/teams 24 rows", [] { return grouped_problem(24, 2, 128, 512); }});
+  cases.push_back({"grouped_linear/teams 12 rows", [] { return grouped_problem(12, 2, 128, 512); }});
+  // Three shards a block of the cluster, the last block with fewer.
+  cases.push_back({"grouped_linear/teams 48 rows", [] { return grouped_problem(48, 2, 128, 2048); }});
   cases.push_back({"grouped_linear/teams 52 rows", [] { return grouped_problem(52, 3, 64, 1056); }});
   cases.push_back({"quantise/one block", [] { return quantise_problem(7, 32); }});
   cases.push_back({"quantise/borders", [] { return quantise_problem(13, 384); }});

@@ -135,14 +135,19 @@ TEST(LinearPlan, WideLaunchesCoverRowsAndShardsOnce) {
       const LinearShape shape = shape_of(s);
       const LinearSplit split = split_linear(shape);
       EXPECT_FALSE(plan_wide(shape, split, kMinWideRows - 1, 1, device).has_value());
-      for (const int rows : {kMinWideRows, 24, 25, kMostWideRows, kMaxLinearRows}) {
+      for (int rows = kMinWideRows; rows <= kMaxLinearRows; ++rows) {
         const auto l = plan_wide(shape, split, rows, 1, device);
         if (!l) continue;
         EXPECT_GE(l->rows_per_launch, std::min(rows, kMostWideRows));
-        // The kernel has these two forms and no other.
-        EXPECT_EQ(l->n_tiles * 8, rows <= kFewWideRows ? kFewWideRows : kMostWideRows);
+        EXPECT_LE(l->rows_per_launch, l->n_tiles * 8);
+        // The kernel has these forms and no other, and the narrowest that holds the rows is taken.
+        EXPECT_TRUE(l->n_tiles == 2 || l->n_tiles == 3 || l->n_tiles == 6) << l->n_tiles;
+        EXPECT_EQ(l->n_tiles * 8, rows <= 16 ? 16 : rows <= 24 ? 24 : 48);
         EXPECT_LE(l->shared_bytes, device.shared_bytes);
-        EXPECT_EQ(l->cluster * l->shard_teams * l->team_shards, split.shards) << s.out << " x " << s.in;
+        const int here = l->shard_teams * l->team_shards;
+        EXPECT_GE(l->cluster * here, split.shards) << s.out << " x " << s.in;
+        EXPECT_LT((l->cluster - 1) * here, split.shards) << "a block without a shard";
+        EXPECT_TRUE(l->team_shards == 1 || l->team_shards == 2) << "the kernel has places for two";
         EXPECT_LE(l->row_teams * l->shard_teams, kWideTeams);
         EXPECT_LE(l->team_shards * split.shard_blocks, kMaxWideBlocks) << "a lane holds a block's scale";
         const int64_t group = s.per_group > 0 ? s.per_group : s.out;
@@ -151,18 +156,21 @@ TEST(LinearPlan, WideLaunchesCoverRowsAndShardsOnce) {
         // Rows and scales, weights, partial sums: one behind the other, or the sums in the rows' place.
         const auto blocks = static_cast<size_t>(l->shard_teams * l->team_shards * split.shard_blocks);
         const size_t scales = s.bytes == 1 ? static_cast<size_t>(wide_scale_stride(l->n_tiles)) * 4 : 0;
-        const size_t sums =
-            static_cast<size_t>(ceil_div(l->row_teams * 8 * l->n_tiles, l->cluster) * split.shards) * 512;
+        const size_t sums = static_cast<size_t>(ceil_div(l->row_teams * 8 * l->n_tiles, l->cluster) *
+                                                l->cluster * l->shard_teams) *
+                            512;
         const size_t weights = blocks * static_cast<size_t>(l->row_teams * 8) * kTileBytes;
         EXPECT_GE(l->ring_offset, blocks * (wide_block_bytes(l->n_tiles) + scales));
         if (l->reduce_offset == 0) {
           EXPECT_GE(l->ring_offset, sums);
-          EXPECT_EQ(l->team_shards, 1) << "the first shard's sums would overwrite rows that are still read";
-          EXPECT_EQ(l->shared_bytes, l->ring_offset + weights);
+          EXPECT_EQ(l->first_reduce_offset, l->ring_offset + weights);
         } else {
           EXPECT_EQ(l->reduce_offset, l->ring_offset + weights);
-          EXPECT_EQ(l->shared_bytes, l->reduce_offset + sums);
+          EXPECT_EQ(l->first_reduce_offset, l->reduce_offset + sums);
         }
+        // A warpgroup's first shard of two never takes the place of rows that its second still reads.
+        EXPECT_EQ(l->barrier_offset, l->first_reduce_offset + (l->team_shards == 2 ? sums : 0));
+        EXPECT_EQ(l->shared_bytes, l->barrier_offset + 16);
       }
     }
   }
@@ -174,16 +182,70 @@ TEST(LinearPlan, DecodeProductsOfManyRowsAreWideWhereTheirBlocksRunAtOnce) {
   };
   for (const Shape& s :
        {Shape{1792, 5120, 1}, Shape{8192, 1280, 1}, Shape{5120, 2048, 1}, Shape{5120, 576, 1}}) {
-    for (const int rows : {kMinWideRows, 24, 48}) {
+    for (const int rows : {kMinWideRows, 16, 24, 48}) {
       const auto l = plan(s, rows);
       ASSERT_TRUE(l.has_value()) << s.out;
       EXPECT_LE(l->grid, l->cluster > 2 ? kH200.clustered_blocks : kH200.multiprocessors);
     }
   }
+  // Those that three shards a block, or two places for the sums, make room for.
+  EXPECT_TRUE(plan({2048, 4096, 2, 1024}, 48).has_value());
+  EXPECT_TRUE(plan({576, 5120, 1}, 48, 2).has_value());
   // A shape that needs all of an H200 for one weight has no room for two.
-  EXPECT_FALSE(plan({8192, 1280, 1}, 24, 2).has_value());
+  EXPECT_FALSE(plan({8192, 1280, 1}, 48, 2).has_value());
   for (const Shape& s : {Shape{25600, 6144, 1}, Shape{5120, 15360, 1}, Shape{32768, 1280, 1}})
     EXPECT_FALSE(plan(s, 24).has_value()) << s.out;
+}
+
+TEST(LinearPlan, NineToSixteenRowsLeaveRoomForTheNextProduct) {
+  const auto plan = [](const Shape& s, int rows, int weights = 1) {
+    return plan_wide(shape_of(s), split_linear(shape_of(s)), rows, weights, kH200);
+  };
+  for (const Shape& s : {Shape{1792, 5120, 1}, Shape{8192, 1280, 1}}) {
+    for (const int rows : {kMinWideRows, 16}) {
+      const auto l = plan(s, rows);
+      ASSERT_TRUE(l.has_value()) << s.out;
+      EXPECT_LE(l->shared_bytes + 1024, kH200.shared_bytes / 2) << s.out;
+      EXPECT_EQ(l->reduce_offset, 0U) << "the sums are in the rows' place";
+    }
+  }
+  EXPECT_FALSE(plan({576, 5120, 1}, kMinPairedWideRows - 1, 2).has_value());
+  EXPECT_TRUE(plan({576, 5120, 1}, kMinPairedWideRows, 2).has_value());
+}
+
+TEST(LinearPlan, TallLaunchesCoverTheRowsAndFit) {
+  for (const DeviceLimits& device : {kH200, kGb10}) {
+    for (const Shape& s : shapes()) {
+      const LinearShape shape = shape_of(s);
+      const LinearSplit split = split_linear(shape);
+      for (int rows = 1; rows <= kMaxLinearRows; ++rows) {
+        const auto l = plan_tall(shape, split, rows, kPackedTileBytes, device);
+        if (!l) continue;
+        EXPECT_EQ(s.bytes, 2);
+        EXPECT_EQ(s.per_group, 0);
+        // The kernel has these forms and no other, and the narrowest that holds the rows is taken.
+        EXPECT_EQ(l->n_tiles * 8, rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 24 ? 24 : 48);
+        EXPECT_EQ(l->rows_per_launch, l->n_tiles * 8);
+        EXPECT_GE(int64_t{l->row_groups} * 64, s.out);
+        EXPECT_LE(l->grid, device.multiprocessors);
+        EXPECT_LE(l->grid, l->row_groups);
+        EXPECT_GE(l->slots, 2);
+        EXPECT_LE(l->slots, kMaxTallSlots);
+        // The rows of two shards, the rings, the barriers, one behind the other.
+        EXPECT_EQ(l->ring_offset, static_cast<size_t>(2 * split.shard_blocks) * wide_block_bytes(l->n_tiles));
+        const size_t rings =
+            static_cast<size_t>(kTallTeams * 4 * l->slots * kTallSlotTiles) * kPackedTileBytes;
+        EXPECT_EQ(l->barrier_offset, l->ring_offset + rings);
+        EXPECT_EQ(l->shared_bytes,
+                  l->barrier_offset + static_cast<size_t>(kTallTeams * 4 * kMaxTallSlots) * 8);
+        EXPECT_LE(l->shared_bytes, device.shared_bytes);
+      }
+    }
+  }
+  for (const Shape& s : {Shape{32320, 5120, 2}, Shape{129280, 256, 2}}) {
+    for (const int rows : {1, 6, 12, 24, 48})
+      EXPECT_TRUE(plan_tall(shape_of(s), split_linear(shape_of(s)), rows, kPackedTileBytes, kH200)) << s.out;
+  }
 }
 
 TEST(LinearPlan, RowsThatAreMadeInTheLaunch) {

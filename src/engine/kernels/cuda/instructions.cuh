@@ -220,6 +220,12 @@ __device__ __forceinline__ void barrier_init_done() {
 __device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
+// Arrives, and the phase waits for so many bytes more.
+__device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
 __device__ __forceinline__ bool barrier_passed(uint64_t* barrier, uint32_t parity) {
   uint32_t done;
   asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
@@ -235,9 +241,7 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity)
 // One thread: arrives, announces `bytes` (a multiple of 16) and starts their copy by the copy engine.
 __device__ __forceinline__ void copy_bulk(void* to_shared, const void* from, uint32_t bytes,
                                           uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
+  barrier_expect(barrier, bytes);
   // What is read once in a step goes first out of L2, and the next kernels' code and rows stay.
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -300,6 +304,22 @@ __device__ __forceinline__ void store_cluster(float4* local, uint32_t rank, floa
   asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(at), "f"(v.x), "f"(v.y), "f"(v.z),
                "f"(v.w)
                : "memory");
+}
+// The same, counted by that block's barrier (barrier_expect): whoever waits for it sees the value. The
+// cluster's own barrier in its releasing form waits for all that the block has written to memory, this does
+// not.
+__device__ __forceinline__ void store_cluster_async(float4* local, uint64_t* barrier, uint32_t rank,
+                                                    float4 v) {
+  uint32_t at, counted;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(local)), "r"(rank));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(counted)
+               : "r"(shared_address(barrier)), "r"(rank));
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(
+          at),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(counted)
+      : "memory");
 }
 // The value at the same place of another block's dynamic shared memory. Volatile keeps it behind the
 // cluster's barrier; several may be under way at once.

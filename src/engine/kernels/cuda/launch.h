@@ -184,6 +184,9 @@ struct StreamGemmParams {
   int cluster = 1;
   uint32_t ring_offset = 0;
   uint32_t reduce_offset = 0;
+  uint32_t first_reduce_offset = 0;  // of the wide product, for the first of a warpgroup's two shards
+  uint32_t barrier_offset = 0;       // where a kernel's barriers are, if its plan places them
+  int ring_slots = 0;                // of the tall product
   bool persistent = false;
   int64_t out = 0;  // weight rows
   // A second weight of the same shape for the same rows, in the same launch.
@@ -216,6 +219,7 @@ void launch_direct_fp8_bf16(const Launch& on, const DirectLaunch& plan, const St
 // here.
 void launch_wide_fp8(const Launch& on, const WideLaunch& plan, const StreamGemmParams& params);
 void launch_wide_fp8_bf16(const Launch& on, const WideLaunch& plan, const StreamGemmParams& params);
+void launch_tall_packed(const Launch& on, const TallLaunch& plan, const StreamGemmParams& params);
 void launch_linear_fp4(const Launch& on, const LinearArgs& args, const PreparedWeight& weight);
 
 // A norm of rows, and the write of their window records, as kernels take them.

@@ -47,11 +47,13 @@ std::optional<DirectLaunch> plan_inside(const DeviceLimits& device, const Linear
   return plan_direct_rows(shape, split_linear(shape), args.rows, device);
 }
 
-// The kernels of one format. `direct`, `wide`: for few rows and for many, or null.
+// The kernels of one format. `direct`, `wide`: for few rows and for many, or null; `tall`: of packed weights,
+// or null.
 struct Kernels {
   void (*stream)(const Launch&, const LinearLaunch&, const StreamGemmParams&) = nullptr;
   void (*direct)(const Launch&, const DirectLaunch&, const StreamGemmParams&) = nullptr;
   void (*wide)(const Launch&, const WideLaunch&, const StreamGemmParams&) = nullptr;
+  void (*tall)(const Launch&, const TallLaunch&, const StreamGemmParams&) = nullptr;
 };
 
 // Cuts the rows of the step into launches and runs them; `aim` points a piece at its inputs and outputs.
@@ -63,8 +65,18 @@ void run_rows(const DeviceLimits& device, const LinearShape& shape, const Stream
   for (int first = 0; first < rows;) {
     StreamGemmParams p = params;
     const int left = rows - first;
-    if (const auto wide =
-            kernels.wide != nullptr ? plan_wide(shape, split, left, weights, device) : std::nullopt) {
+    if (const auto tall = kernels.tall != nullptr ? plan_tall(shape, split, left, kPackedTileBytes, device)
+                                                  : std::nullopt) {
+      p.rows = std::min(tall->rows_per_launch, left);
+      p.shard_blocks = split.shard_blocks;
+      p.row_groups = tall->row_groups;
+      p.ring_slots = tall->slots;
+      p.ring_offset = static_cast<uint32_t>(tall->ring_offset);
+      p.barrier_offset = static_cast<uint32_t>(tall->barrier_offset);
+      aim(p, first);
+      kernels.tall(where(), *tall, p);
+    } else if (const auto wide =
+                   kernels.wide != nullptr ? plan_wide(shape, split, left, weights, device) : std::nullopt) {
       p.rows = std::min(wide->rows_per_launch, left);
       p.shard_blocks = split.shard_blocks;
       p.row_warps = wide->row_teams;
@@ -74,6 +86,8 @@ void run_rows(const DeviceLimits& device, const LinearShape& shape, const Stream
       p.cluster = wide->cluster;
       p.ring_offset = static_cast<uint32_t>(wide->ring_offset);
       p.reduce_offset = static_cast<uint32_t>(wide->reduce_offset);
+      p.first_reduce_offset = static_cast<uint32_t>(wide->first_reduce_offset);
+      p.barrier_offset = static_cast<uint32_t>(wide->barrier_offset);
       aim(p, first);
       kernels.wide(where(), *wide, p);
     } else if (const auto direct =
@@ -219,6 +233,7 @@ void run_linear(const DeviceLimits& device, const Where& where, const LinearArgs
     kernels = {launch_stream_fp8, launch_direct_fp8, extras.quantise == nullptr ? launch_wide_fp8 : nullptr};
   } else if (w.layout == Layout::kPacked) {
     kernels.stream = launch_stream_packed;
+    if (!device.block_scaled_mma) kernels.tall = launch_tall_packed;
   } else {
     kernels = {launch_stream_bf16, device.sm90 ? launch_direct_bf16 : nullptr, nullptr};
   }

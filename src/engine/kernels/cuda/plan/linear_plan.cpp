@@ -1,6 +1,7 @@
 #include "engine/kernels/cuda/plan/linear_plan.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "common/error.h"
 #include "engine/kernels/cuda/plan/tiles.h"
@@ -203,8 +204,10 @@ namespace {
 // memory.
 bool cut_wide(const LinearShape& shape, const LinearSplit& split, const DeviceLimits& device, WideLaunch& l) {
   const int shards_here = l.shard_teams * l.team_shards;
-  l.cluster = split.shards / shards_here;
-  if (l.cluster * shards_here != split.shards || l.cluster > device.max_cluster) return false;
+  l.cluster = static_cast<int>(ceil_div(split.shards, shards_here));
+  // Clusters of five and seven leave too many of a group's multiprocessors without a block.
+  if (shards_here > split.shards || l.cluster > device.max_cluster || l.cluster == 5 || l.cluster == 7)
+    return false;
   if (l.team_shards * split.shard_blocks > kMaxWideBlocks) return false;
   if (shape.rowwise && shape.rows_per_group % (2 * kTileRows) != 0) return false;
   const auto blocks = static_cast<size_t>(shards_here * split.shard_blocks);
@@ -212,18 +215,28 @@ bool cut_wide(const LinearShape& shape, const LinearSplit& split, const DeviceLi
       shape.activation_bytes == 1 ? static_cast<size_t>(wide_scale_stride(l.n_tiles)) * 4 : 0;
   const size_t rows = blocks * (wide_block_bytes(l.n_tiles) + scale_bytes);
   const int tiles = l.row_teams * (kWideRows / kTileRows);
+  // Of one shard of every warpgroup.
   const auto units = static_cast<size_t>(ceil_div(tiles * l.n_tiles, l.cluster));
-  const size_t sums = units * static_cast<size_t>(split.shards) * 512;
+  const size_t sums = units * static_cast<size_t>(l.cluster * l.shard_teams) * 512;
   const size_t weights = static_cast<size_t>(tiles * shards_here * split.shard_blocks) * kTileBytes;
   const auto aligned = [](size_t bytes) { return round_up(static_cast<int64_t>(bytes), 128); };
   l.ring_offset = static_cast<size_t>(aligned(rows));
   l.reduce_offset = l.ring_offset + weights;
-  l.shared_bytes = l.reduce_offset + sums;
-  if (l.shared_bytes + kReserved > device.shared_bytes && l.team_shards == 1) {
-    l.ring_offset = static_cast<size_t>(aligned(std::max(rows, sums)));
+  l.first_reduce_offset = l.reduce_offset + sums;
+  constexpr size_t kBarrier = 16;
+  l.shared_bytes = l.reduce_offset + static_cast<size_t>(l.team_shards) * sums + kBarrier;
+  const auto over_rows = static_cast<size_t>(aligned(std::max(rows, sums)));
+  const size_t least = over_rows + weights + static_cast<size_t>(l.team_shards - 1) * sums + kBarrier;
+  // Sums in the rows' place cost a barrier more, and are worth it where the next product's block then finds
+  // room beside this one: its weights come while this one works.
+  const auto together = [&](size_t bytes) { return bytes + kReserved <= device.shared_bytes / 2; };
+  if (l.shared_bytes + kReserved > device.shared_bytes || (together(least) && !together(l.shared_bytes))) {
+    l.ring_offset = over_rows;
     l.reduce_offset = 0;
-    l.shared_bytes = l.ring_offset + weights;
+    l.first_reduce_offset = over_rows + weights;
+    l.shared_bytes = least;
   }
+  l.barrier_offset = l.shared_bytes - kBarrier;
   if (l.shared_bytes + kReserved > device.shared_bytes) return false;
   const int64_t groups = shape.rowwise ? shape.rows / shape.rows_per_group : 1;
   l.row_groups = static_cast<int>(ceil_div(shape.rows / groups, int64_t{kWideRows} * l.row_teams));
@@ -236,13 +249,17 @@ bool cut_wide(const LinearShape& shape, const LinearSplit& split, const DeviceLi
 
 std::optional<WideLaunch> plan_wide(const LinearShape& shape, const LinearSplit& split, int rows, int weights,
                                     const DeviceLimits& device) {
-  if (rows < kMinWideRows || shape.weight_bytes != 1 || shape.cols % kTileCols != 0) return std::nullopt;
+  if (rows < (weights > 1 ? kMinPairedWideRows : kMinWideRows) || shape.weight_bytes != 1 ||
+      shape.cols % kTileCols != 0)
+    return std::nullopt;
+  const int width = *std::find_if(std::begin(kWideWidths), std::end(kWideWidths) - 1,
+                                  [&](int most) { return rows <= most; });
   std::optional<WideLaunch> best;
   int best_cost = 0;
   for (int row_teams = 1; row_teams <= kWideTeams; ++row_teams) {
-    for (int shard_teams = 1; row_teams * shard_teams <= kWideTeams; shard_teams *= 2) {
+    for (int shard_teams = 1; row_teams * shard_teams <= kWideTeams; ++shard_teams) {
       for (int team_shards = 1; team_shards <= 2; ++team_shards) {
-        WideLaunch l{.n_tiles = rows <= kFewWideRows ? kFewWideRows / 8 : kMostWideRows / 8,
+        WideLaunch l{.n_tiles = width / 8,
                      .row_teams = row_teams,
                      .shard_teams = shard_teams,
                      .team_shards = team_shards};
@@ -260,6 +277,27 @@ std::optional<WideLaunch> plan_wide(const LinearShape& shape, const LinearSplit&
     }
   }
   return best;
+}
+
+std::optional<TallLaunch> plan_tall(const LinearShape& shape, const LinearSplit& split, int rows,
+                                    int tile_bytes, const DeviceLimits& device) {
+  if (shape.rowwise || shape.activation_bytes != 2 || shape.cols % kTileCols != 0) return std::nullopt;
+  constexpr int kWarps = kTallTeams * 4;
+  const int width = *std::find_if(std::begin(kTallWidths), std::end(kTallWidths) - 1,
+                                  [&](int most) { return rows <= most; });
+  TallLaunch l{.n_tiles = width / 8, .rows_per_launch = width};
+  l.row_groups = static_cast<int>(ceil_div(padded_row_tiles(shape.rows), 4));
+  l.grid = std::min(l.row_groups, device.multiprocessors);
+  l.ring_offset = static_cast<size_t>(2 * split.shard_blocks) * wide_block_bytes(l.n_tiles);
+  constexpr size_t kBarriers = static_cast<size_t>(kWarps * kMaxTallSlots) * 8;
+  const auto slot_bytes = static_cast<size_t>(kWarps * kTallSlotTiles * tile_bytes);
+  const size_t taken = l.ring_offset + kBarriers + kReserved;
+  if (taken > device.shared_bytes) return std::nullopt;
+  l.slots = static_cast<int>(std::min<size_t>(kMaxTallSlots, (device.shared_bytes - taken) / slot_bytes));
+  if (l.slots < 2) return std::nullopt;
+  l.barrier_offset = l.ring_offset + static_cast<size_t>(l.slots) * slot_bytes;
+  l.shared_bytes = l.barrier_offset + kBarriers;
+  return l;
 }
 
 }  // namespace spark::engine::cuda

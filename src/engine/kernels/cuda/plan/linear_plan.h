@@ -22,7 +22,7 @@ struct DeviceLimits {
   int multiprocessors = 132;
   size_t shared_bytes = 227 * 1024;  // per block, opt-in
   int max_cluster = 8;
-  // Blocks of one a multiprocessor that run at once in clusters of four or eight: an H200's multiprocessors
+  // Blocks of one a multiprocessor that run at once in clusters of more than two: an H200's multiprocessors
   // lie in groups of 16 and 18, not all whole.
   int clustered_blocks = 120;
   int max_attention_cluster = 8;  // 16 where larger clusters than the portable eight can be had
@@ -95,25 +95,49 @@ SPARK_HOST_DEVICE constexpr size_t direct_rows_weights_at(int warps, int warp_sh
 // What a warp takes of the rows: at most so many pieces of 256 channels.
 constexpr int kDirectUnits = 4, kFewDirectUnits = 2;
 
-// A product of 17 rows and more by the matrix instruction of a warpgroup (sm90/wide_gemm.cuh), whose
+// A product of nine rows and more by the matrix instruction of a warpgroup (sm90/wide_gemm.cuh), whose
 // weights all fit in shared memory at once.
-constexpr int kFewWideRows = 24, kMostWideRows = 48;  // of a launch: the two forms of the kernel
-constexpr int kMinWideRows = 17;    // fewer: the direct product has its weights there as well
-constexpr int kWideRows = 128;      // weight rows of a warpgroup
-constexpr int kWideTeams = 3;       // warpgroups of a block, at most
-constexpr int kMaxWideBlocks = 32;  // 32-column blocks of a warpgroup, at most
+constexpr int kWideWidths[] = {16, 24, 48};  // rows of a launch: the forms of the kernel, and no others
+constexpr int kMostWideRows = 48;
+constexpr int kMinWideRows = 9;         // fewer: the direct product meets sooner
+constexpr int kMinPairedWideRows = 17;  // of two weights in a launch, whose blocks take two multiprocessors
+constexpr int kWideRows = 128;          // weight rows of a warpgroup
+constexpr int kWideTeams = 3;           // warpgroups of a block, at most
+constexpr int kMaxWideBlocks = 32;      // 32-column blocks of a warpgroup, at most
 
 struct WideLaunch {
-  int n_tiles = 0;      // tiles of 8 rows of the step: 3 or 6
+  int n_tiles = 0;      // tiles of 8 rows of the step: kWideWidths / 8
   int row_teams = 0;    // warpgroups of a block side by side over weight rows
   int shard_teams = 0;  // and over shards
   int team_shards = 0;  // shards of a warpgroup, one after the other
-  int cluster = 1;      // team_shards * shard_teams * cluster = shards
+  int cluster = 1;      // blocks that share the shards; the last may have fewer
   int row_groups = 0;   // clusters; of grouped rows: of a group
   int grid = 0;
   size_t shared_bytes = 0;
-  size_t ring_offset = 0;    // where the weights lie
-  size_t reduce_offset = 0;  // where the partial sums lie; 0: in the place of the rows
+  size_t ring_offset = 0;  // where the weights lie
+  // Where the partial sums lie: those of a warpgroup's last shard, which are 0 in the place of the rows, and
+  // those of its first of two.
+  size_t reduce_offset = 0;
+  size_t first_reduce_offset = 0;
+  size_t barrier_offset = 0;
+  int rows_per_launch = 0;
+};
+
+// A product of a packed weight by the matrix instruction of a warpgroup (sm90/tall_gemm.cuh): a warp owns 16
+// weight rows and streams all of their columns.
+constexpr int kTallWidths[] = {8, 16, 24, 48};  // rows of a launch: the forms of the kernel, and no others
+constexpr int kTallTeams = 4;                   // warpgroups of a block
+constexpr int kTallSlotTiles = 4;               // tiles that a warp copies and waits for at once
+constexpr int kMaxTallSlots = 4;                // of a warp's ring
+
+struct TallLaunch {
+  int n_tiles = 0;     // tiles of 8 rows of the step: kTallWidths / 8
+  int row_groups = 0;  // of 64 weight rows
+  int grid = 0;
+  int slots = 0;  // of a warp's ring
+  size_t shared_bytes = 0;
+  size_t ring_offset = 0;
+  size_t barrier_offset = 0;
   int rows_per_launch = 0;
 };
 
@@ -135,6 +159,10 @@ std::optional<DirectLaunch> plan_direct_rows(const LinearShape& shape, const Lin
 // faster. `weights`: of that shape in the launch.
 std::optional<WideLaunch> plan_wide(const LinearShape& shape, const LinearSplit& split, int rows, int weights,
                                     const DeviceLimits& device);
+
+// `tile_bytes`: of 16 rows by 32 columns. nullopt where the rows of a shard leave no room for the weights.
+std::optional<TallLaunch> plan_tall(const LinearShape& shape, const LinearSplit& split, int rows,
+                                    int tile_bytes, const DeviceLimits& device);
 
 // Shared memory of the activations of one 32-block for `n_tiles` tiles of 8 rows.
 constexpr size_t activation_block_bytes(int n_tiles, int activation_bytes) {

@@ -54,6 +54,8 @@ __device__ __forceinline__ uint64_t wgmma_operand(const void* b) {
       SPARK_WGMMA_TYPE(shape, "f16", sums, a, b, add, __VA_ARGS__);                              \
     }                                                                                            \
   }
+SPARK_WGMMA(1, "m64n8k16", "%0,%1,%2,%3", "%4,%5,%6,%7", "%8", "%9", SPARK_D(0))
+SPARK_WGMMA(2, "m64n16k16", "%0,%1,%2,%3,%4,%5,%6,%7", "%8,%9,%10,%11", "%12", "%13", SPARK_D(0), SPARK_D(1))
 SPARK_WGMMA(3, "m64n24k16", "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11", "%12,%13,%14,%15", "%16", "%17",
             SPARK_D(0), SPARK_D(1), SPARK_D(2))
 SPARK_WGMMA(6, "m64n48k16",

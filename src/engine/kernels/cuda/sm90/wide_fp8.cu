@@ -1,4 +1,4 @@
-// FP8 weight, FP8 activations, 17 rows and more.
+// FP8 weight, FP8 activations, nine rows and more.
 #include "engine/kernels/cuda/sm90/wide_gemm.cuh"
 
 namespace spark::engine::cuda {

@@ -1,4 +1,4 @@
-// FP8 weight, BF16 activations, 17 rows and more: the grouped output projection.
+// FP8 weight, BF16 activations, nine rows and more: the grouped output projection.
 #include "engine/kernels/cuda/sm90/wide_gemm.cuh"
 
 namespace spark::engine::cuda {
