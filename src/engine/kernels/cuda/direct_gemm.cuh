@@ -234,6 +234,10 @@ __global__ void __launch_bounds__((is_q_a<Format, kChunk, kMany>() ? 896 : kDire
 #pragma unroll
       for (int q = 0; q < 4; ++q) sums[(shard * p.row_warps + row_warp) * 128 + q * 32 + lane] = sum[q];
     }
+    // The thread's row is the same for all its outputs, and rows of the step need no wait.
+    int32_t sequence = 0;
+    if constexpr (kCombine)
+      sequence = p.combine.sequence[min(static_cast<int>(threadIdx.x >> 4) & 7, p.rows - 1)];
     if (kCombine && p.combine.early) wait_for_inputs();
     __syncthreads();
     if constexpr (kCombine) {
@@ -251,7 +255,7 @@ __global__ void __launch_bounds__((is_q_a<Format, kChunk, kMany>() ? 896 : kDire
       if (m >= p.rows || row >= p.out) continue;
       float routed = 0.0f;
       if constexpr (kCombine) {
-        if (p.combine.sequence[m] < 0) continue;
+        if (sequence < 0) continue;
         routed = sum_of_experts(p.combine, static_cast<size_t>(m), static_cast<size_t>(row), p.out);
       }
       const float* first = sums + owner * 128 + ((r >> 3) * 2 + (m & 1)) * 32 + (r & 7) * 4 + ((m & 7) >> 1);

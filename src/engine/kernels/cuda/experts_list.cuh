@@ -1,4 +1,5 @@
-// The work list of few rows, made by every block of the streaming kernel for itself.
+// The work list of few rows, made by every block of the streaming kernel for itself. Items come in the order
+// of their first assignments (row, slot), so the first of them are known from a few ids, without a sort.
 #pragma once
 
 #include "engine/kernels/cuda/device.cuh"
@@ -8,19 +9,22 @@
 namespace spark::engine::cuda {
 
 // What every warp knows of an item.
-struct alignas(8) StreamItem {
+struct alignas(16) StreamItem {
   uint16_t expert;
   uint16_t rows;
-  uint16_t first;            // in the sorted assignments
-  uint8_t row[kExpertRows];  // of the launch; the first one's where there is none
+  uint16_t place[kExpertRows];  // of its assignments: row * top_k + rank among the row's experts
+  uint8_t row[kExpertRows];     // of the launch; the first one's where there is none
+
+  // Without an index, which would move the item into memory.
+  __device__ __forceinline__ int place_of(int r) const { return r != 0 ? place[1] : place[0]; }
 };
-static_assert(sizeof(StreamItem) == 8 && kExpertRows == 2);
+static_assert(sizeof(StreamItem) == 16 && kExpertRows == 2);
 
 // In shared memory.
 struct StreamList {
-  StreamItem* items;      // [rows * top_k]
-  int32_t* destinations;  // [rows * top_k]: of the sorted assignments
-  float* weights;         // [rows * top_k][kExpertRows]
+  StreamItem* items;  // [rows * top_k]
+  float* weights;     // [rows * top_k][kExpertRows]
+  int32_t* count;     // of the items
 };
 
 struct ListInputs {
@@ -33,95 +37,122 @@ struct ListInputs {
   int experts;
 };
 
-constexpr int kMaxListed = 512;  // assignments
+constexpr int kMaxListed = 512;         // assignments
+constexpr int kMaxListedExperts = 512;  // a power of two
+constexpr int kMaxListedRows = 32;      // one bit each
 
-// Sorts the assignments by expert and forms items of them: a warp compares one assignment with 32 others at a
-// time. Returns the number of items; `scratch` holds kMaxListed * 4 words. Whole blocks must call.
-__device__ __forceinline__ int list_experts(const ListInputs& in, const StreamList& list, int32_t* scratch) {
-  int32_t* const chosen = scratch;
-  int32_t* const leads = scratch + kMaxListed;  // the expert, where an item begins
-  uint32_t* const places = reinterpret_cast<uint32_t*>(scratch + 2 * kMaxListed);
-  float* const weights = reinterpret_cast<float*>(scratch + 3 * kMaxListed);
-  const int lane = static_cast<int>(threadIdx.x & 31);
-  const int warp = static_cast<int>(threadIdx.x >> 5), warps = static_cast<int>(blockDim.x >> 5);
-  const int count = in.rows * in.top_k;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
-    const int expert = in.ids[i], sequence = in.sequence[in.by_top_k.quotient(static_cast<uint32_t>(i))];
-    weights[i] = in.weights[i];
-    chosen[i] = sequence >= 0 && expert < in.experts ? expert : -1;
-  }
-  __syncthreads();
-  for (int i = warp; i < count; i += warps) {
-    const int expert = chosen[i];
-    // Assignments of lower experts, of this one, and of this one with a lower number.
-    int lower = 0, same = 0, before = 0;
-    for (int j0 = 0; j0 < count; j0 += 32) {
-      const int j = j0 + lane;
-      const int other = j < count ? chosen[j] : -1;
-      const uint32_t equal = __ballot_sync(~0u, other >= 0 && other == expert);
-      lower += __popc(__ballot_sync(~0u, other >= 0 && other < expert));
-      same += __popc(equal);
-      before += __popc(equal & __ballot_sync(~0u, j < i));
-    }
-    if (lane == 0) {
-      leads[i] = expert >= 0 && before % kExpertRows == 0 ? expert : -1;
-      places[i] = static_cast<uint32_t>(lower) << 20 | static_cast<uint32_t>(same) << 10 |
-                  static_cast<uint32_t>(before);
-    }
-  }
-  __syncthreads();
-  int items = 0;
-  for (int j0 = 0; j0 < count; j0 += 32)
-    items += __popc(__ballot_sync(~0u, j0 + lane < count && leads[j0 + lane] >= 0));
-  for (int i = warp; i < count; i += warps) {
-    const int expert = chosen[i];
-    if (expert < 0) continue;
-    int item = 0;
-    for (int j0 = 0; j0 < count; j0 += 32) {
-      const int lead = j0 + lane < count ? leads[j0 + lane] : -1;
-      item += __popc(__ballot_sync(~0u, lead >= 0 && lead < expert));
-    }
-    const auto row = static_cast<int>(in.by_top_k.quotient(static_cast<uint32_t>(i)));
-    const int rank = __popc(__ballot_sync(~0u, lane < in.top_k && chosen[row * in.top_k + lane] < expert));
-    if (lane != 0) continue;
-    const int lower = static_cast<int>(places[i] >> 20), same = static_cast<int>(places[i] >> 10 & 1023u),
-              before = static_cast<int>(places[i] & 1023u);
-    item += before / kExpertRows;
-    const int slot = before % kExpertRows;
-    StreamItem& to = list.items[item];
-    if (slot == 0) {
-      const int rows = min(kExpertRows, same - before);
-      to.expert = static_cast<uint16_t>(expert);
-      to.rows = static_cast<uint16_t>(rows);
-      to.first = static_cast<uint16_t>(lower + before);
-      for (int r = rows; r < kExpertRows; ++r) to.row[r] = static_cast<uint8_t>(row);
-    }
-    to.row[slot] = static_cast<uint8_t>(row);
-    list.weights[item * kExpertRows + slot] = weights[i];
-    list.destinations[lower + before] = row * in.top_k + rank;
-  }
-  __syncthreads();
-  return items;
+// Memory for the making of a list; it may be used for something else afterwards.
+struct ListScratch {
+  int32_t experts[kMaxListed];  // of the assignments, -1: none
+  float weights[kMaxListed];
+  uint32_t rows[kMaxListedExperts];  // that chose the expert; zero at first
+};
+
+// The expert of assignment `i`, -1: none. No read waits for another one.
+__device__ __forceinline__ int assigned_expert(const ListInputs& in, int i) {
+  if (i >= in.rows * in.top_k) return -1;
+  const int expert = in.ids[i];
+  const int sequence = in.sequence[in.by_top_k.quotient(static_cast<uint32_t>(i))];
+  return sequence >= 0 && expert < in.experts ? expert : -1;
 }
 
-// The same from the workspace, where launch_expert_plan left it.
-__device__ __forceinline__ int read_list(const ExpertWorkspace& work, const StreamList& list, int count) {
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
-    const ExpertItem item = work.items[i];
-    const int32_t* rows = work.item_row + i * kExpertRows;
-    StreamItem& to = list.items[i];
-    to.expert = static_cast<uint16_t>(item.expert);
-    to.rows = static_cast<uint16_t>(item.count);
-    to.first = static_cast<uint16_t>(item.first);
-    to.row[0] = static_cast<uint8_t>(rows[0]);
-    to.row[1] = static_cast<uint8_t>(rows[1] < 0 ? rows[0] : rows[1]);
-    list.destinations[i] = work.destination[i];
-    for (int r = 0; r < kExpertRows; ++r)
-      list.weights[i * kExpertRows + r] = work.item_weight[i * kExpertRows + r];
+// The expert of item `item` where the first 32 assignments tell, else -1: `expert` is of assignment `lane`.
+// Whole warps must call.
+__device__ __forceinline__ int expert_of_item(int expert, uint32_t item) {
+  const uint32_t below = (1u << (threadIdx.x & 31)) - 1;
+  uint32_t same = __ballot_sync(~0u, expert >= 0);
+#pragma unroll
+  for (int bit = 1; bit < kMaxListedExperts; bit *= 2) {
+    const bool mine = (expert & bit) != 0;
+    const uint32_t all = __ballot_sync(~0u, mine);
+    same &= mine ? all : ~all;
   }
-  const int items = *work.item_count;
+  const bool leads = expert >= 0 && __popc(same & below) % kExpertRows == 0;
+  const uint32_t leaders = __ballot_sync(~0u, leads);
+  const uint32_t owner = __ballot_sync(~0u, leads && static_cast<uint32_t>(__popc(leaders & below)) == item);
+  const int of_owner = __shfl_sync(~0u, expert, __ffs(owner | 0x80000000u) - 1);
+  return owner != 0 ? of_owner : -1;
+}
+
+// Makes the list. Thread i brings assignment i; whole blocks must call, with as many threads as there may be
+// assignments.
+__device__ __forceinline__ void list_experts(const ListInputs& in, int expert, float weight,
+                                             const StreamList& list, ListScratch& scratch) {
+  const int i = static_cast<int>(threadIdx.x), lane = i & 31, first = i - lane;
+  const int count = in.rows * in.top_k;
+  if (i < count) {
+    scratch.experts[i] = expert;
+    scratch.weights[i] = weight;
+    const uint32_t row = in.by_top_k.quotient(static_cast<uint32_t>(i));
+    if (expert >= 0) atomicOr(scratch.rows + expert, 1u << row);
+  }
   __syncthreads();
-  return items;
+  if (first < count) {
+    // An item begins with every second row of an expert.
+    int item = 0, row = 0;
+    uint32_t rows = 0, leaders = 0;  // of this thread's assignment
+    bool leads = false;
+    for (int j0 = 0; j0 <= first; j0 += 32) {
+      item += __popc(leaders);
+      const int j = j0 + lane;
+      const int other = j < count ? scratch.experts[j] : -1;
+      rows = other >= 0 ? scratch.rows[other] : 0u;
+      row = static_cast<int>(in.by_top_k.quotient(static_cast<uint32_t>(j)));
+      leads = other >= 0 && __popc(rows & ((1u << row) - 1)) % kExpertRows == 0;
+      leaders = __ballot_sync(~0u, leads);
+    }
+    if (i == first && first + 32 >= count) *list.count = item + __popc(leaders);
+    item += __popc(leaders & ((1u << lane) - 1));
+    if (leads) {
+      const uint32_t later = rows & ~((2u << row) - 1);
+      const int rows_here = later != 0 ? 2 : 1;
+      const int second = later != 0 ? __ffs(later) - 1 : row;
+      int rank = 0, second_rank = 0;
+      float second_weight = 0.0f;
+      for (int k = 0; k < in.top_k; ++k) {
+        rank += scratch.experts[row * in.top_k + k] < expert;
+        const int other = scratch.experts[second * in.top_k + k];
+        second_rank += other < expert;
+        if (other == expert) second_weight = scratch.weights[second * in.top_k + k];
+      }
+      list.items[item] = {.expert = static_cast<uint16_t>(expert),
+                          .rows = static_cast<uint16_t>(rows_here),
+                          .place = {static_cast<uint16_t>(row * in.top_k + rank),
+                                    static_cast<uint16_t>(second * in.top_k + second_rank)},
+                          .row = {static_cast<uint8_t>(row), static_cast<uint8_t>(second)}};
+      list.weights[item * kExpertRows] = weight;
+      list.weights[item * kExpertRows + 1] = second_weight;
+    }
+  }
+  __syncthreads();
+}
+
+// The same from the workspace, where launch_expert_plan left it; no read waits for another one. `scratch`
+// holds `count` words, the most items that there may be.
+__device__ __forceinline__ void read_list(const ExpertWorkspace& work, const StreamList& list,
+                                          int32_t* scratch, int count) {
+  const int threads = static_cast<int>(blockDim.x);
+  const int items = *work.item_count;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) {
+    scratch[i] = work.destination[i];
+    const ExpertItem item = work.items[i];
+    const uint2 rows = reinterpret_cast<const uint2*>(work.item_row)[i];
+    const bool two = item.count > 1;
+    list.items[i] = {
+        .expert = static_cast<uint16_t>(item.expert),
+        .rows = static_cast<uint16_t>(item.count),
+        .place = {static_cast<uint16_t>(item.first), static_cast<uint16_t>(item.first + (two ? 1 : 0))},
+        .row = {static_cast<uint8_t>(rows.x), static_cast<uint8_t>(two ? rows.y : rows.x)}};
+    reinterpret_cast<float2*>(list.weights)[i] = reinterpret_cast<const float2*>(work.item_weight)[i];
+  }
+  __syncthreads();
+  // What lies behind the last item is of other launches.
+  for (int i = static_cast<int>(threadIdx.x); i < items; i += threads) {
+    uint16_t(&place)[kExpertRows] = list.items[i].place;
+    for (int r = 0; r < kExpertRows; ++r) place[r] = static_cast<uint16_t>(scratch[place[r]]);
+  }
+  if (threadIdx.x == 0) *list.count = items;
+  __syncthreads();
 }
 
 }  // namespace spark::engine::cuda

@@ -14,57 +14,41 @@ namespace {
 // As many warps as divide the real width's forty places evenly and keep the instruction slots busy.
 constexpr int kStreamWarps = 20;
 constexpr int kStreamThreads = 32 * (kStreamWarps + 2);
+static_assert(kMaxListed <= kStreamThreads && kListedRows <= kMaxListedRows);
 
-// What the warps of a block share.
-struct StreamBlock {
-  uint8_t* shared;
-  StreamUnit* units;
-  int unit_count;
-  int up_count;  // of them gate and up, which come first
-  StreamList list;
-  float* partial;        // of gate and up: [half][warp][row][matrix, column]
-  uint64_t* full;        // [half]: all shards of a unit are written
-  uint64_t* empty;       // and have been read
-  uint64_t* rows_full;   // the rows of a unit of down are there
-  uint64_t* rows_empty;  // and have been read
-};
-
-// Phases of the barriers of the halves: of the n-th unit that uses them.
-__device__ __forceinline__ uint32_t written_phase(int n) {
-  return static_cast<uint32_t>(n >> 1) & 1;
+// The columns of gate and up that a warp takes, 128 each: so many from the first one on.
+__device__ __forceinline__ int first_step(const ExpertStreamParams& p, int warp) {
+  return min(warp * p.warp_steps, p.up_steps);
 }
-__device__ __forceinline__ uint32_t read_phase(int n) {
-  return written_phase(n) ^ 1;
-}
-
-// Whether a warp has channels of a unit of down.
-__device__ __forceinline__ bool has_channels(const ExpertStreamParams& p, int part, int warp) {
-  return warp < p.set_groups && part * p.set_groups + warp < p.channel_groups;
-}
-
-// The columns of gate and up that a warp takes, 128 each.
-struct UpShard {
-  int first, last;
-};
-template <int kUpWarps>
-__device__ __forceinline__ UpShard shard_of(const ExpertStreamParams& p, int warp) {
-  const int steps = (p.up_steps + kUpWarps - 1) / kUpWarps;
-  return {min(warp * steps, p.up_steps), min((warp + 1) * steps, p.up_steps)};
+__device__ __forceinline__ int steps_of(const ExpertStreamParams& p, int warp) {
+  return first_step(p, warp + 1) - first_step(p, warp);
 }
 
 // A warp's weights, unit after unit of the block without a gap.
 class WeightRing {
  public:
   __device__ __forceinline__ WeightRing(const ExpertStreamParams& p, const StreamBlock& block,
-                                        uint64_t* arrived, int warp, const UpShard& shard)
+                                        uint64_t* arrived, int warp)
       : p_(p),
         block_(block),
         arrived_(arrived),
         ring_(block.shared + warp * p.slots * kTransferBytes),
-        warp_(warp),
-        shard_(shard) {
-    aim();
-    for (int i = 0; i < p.slots; ++i) fetch(i);
+        warp_(warp) {}
+
+  // Starts with the block's first unit, of gate and up, before the table of units is there. No weights: not
+  // known. Not `run`: a rehearsal.
+  __device__ __forceinline__ void begin(const uint8_t* weights, bool run) {
+    unit_ = -1, left_ = 0, filled_ = 0;
+    if (weights == nullptr) return;
+    unit_ = 0;
+    from_ = weights + up_first();
+    left_ = up_stages();
+    for (; filled_ < p_.slots && left_ > 0; ++filled_) copy(filled_, run);
+  }
+  // The table is there.
+  __device__ __forceinline__ void go_on() {
+    if (left_ == 0) aim();
+    for (; filled_ < p_.slots; ++filled_) fetch(filled_);
   }
 
   // Waits for the next transfer and says where it lies.
@@ -80,26 +64,31 @@ class WeightRing {
   }
 
  private:
+  // Bytes of a unit of gate and up before the warp's, and its stages.
+  __device__ __forceinline__ uint32_t up_first() const {
+    return static_cast<uint32_t>(first_step(p_, warp_)) * kUpStepBytes;
+  }
+  __device__ __forceinline__ int up_stages() const { return steps_of(p_, warp_) * kUpStepStages; }
   __device__ __forceinline__ void aim() {
     while (left_ == 0 && ++unit_ < block_.unit_count) {
       const StreamUnit unit = block_.units[unit_];
-      if (unit.down != 0) {
-        if (!has_channels(p_, unit.part, warp_)) continue;
-        from_ = unit.weights + static_cast<size_t>(warp_ * p_.down_stages) * kDownStageBytes;
-        left_ = p_.down_stages;
-      } else {
-        from_ = unit.weights + static_cast<size_t>(shard_.first) * kUpStepBytes;
-        left_ = (shard_.last - shard_.first) * kUpStepStages;
-      }
+      const bool down = unit.groups != 0;
+      from_ = unit.weights +
+              (down ? static_cast<uint32_t>(warp_ * p_.down_stages) * kDownStageBytes : up_first());
+      left_ = !down ? up_stages() : warp_ < static_cast<int>(unit.groups) ? p_.down_stages : 0;
     }
+  }
+  __device__ __forceinline__ void copy(int slot, bool run) {
+    const int stages = next_stages(left_);
+    const uint32_t bytes = static_cast<uint32_t>(stages) * kDownStageBytes;
+    if (run && (threadIdx.x & 31) == 0)
+      copy_bulk(ring_ + slot * kTransferBytes, from_, bytes, arrived_ + slot);
+    from_ += bytes;
+    left_ -= stages;
   }
   __device__ __forceinline__ void fetch(int slot) {
     if (left_ == 0) return;
-    const int stages = next_stages(left_);
-    const uint32_t bytes = static_cast<uint32_t>(stages) * kDownStageBytes;
-    if ((threadIdx.x & 31) == 0) copy_bulk(ring_ + slot * kTransferBytes, from_, bytes, arrived_ + slot);
-    from_ += bytes;
-    left_ -= stages;
+    copy(slot, true);
     aim();
   }
 
@@ -108,11 +97,11 @@ class WeightRing {
   uint64_t* const arrived_;  // of the places
   uint8_t* const ring_;
   const int warp_;
-  const UpShard shard_;
   int unit_ = -1;  // that is fetched
   const uint8_t* from_ = nullptr;
-  int left_ = 0;  // of it, in stages of one matrix
-  int slot_ = 0;  // that is read next
+  int left_ = 0;    // of it, in stages of one matrix
+  int filled_ = 0;  // places, at the beginning
+  int slot_ = 0;    // that is read next
   uint32_t parity_ = 0;
 };
 
@@ -122,53 +111,62 @@ struct UpInput {
   uint2 codes;      // its column's eight
   uint32_t scales;  // of its two blocks
 };
-__device__ __forceinline__ UpInput read_input(const ExpertStreamParams& p, const StreamBlock& block, int unit,
-                                              int step) {
-  const int lane = static_cast<int>(threadIdx.x & 31);
-  const int g = lane >> 2, t = lane & 3;
-  const uint8_t* row = block.list.items[block.units[unit].item].row;
-  const uint8_t* codes = p.x_codes + static_cast<size_t>(row[g >> 2]) * p.hidden + step * 128;
-  const uint8_t* scales = p.x_scales + static_cast<size_t>(row[t >> 1]) * (p.hidden / 32) + step * 4;
-  return {*reinterpret_cast<const uint2*>(codes + (g & 3) * 32 + t * 8),
-          *reinterpret_cast<const uint16_t*>(scales + (t & 1) * 2)};
-}
+// Where they come from, one 128 columns after the other.
+struct UpRows {
+  uint32_t codes, scales;  // bytes from the launch's first row
+
+  __device__ __forceinline__ UpRows(const ExpertStreamParams& p, const StreamBlock& block, int unit,
+                                    int first) {
+    const int lane = static_cast<int>(threadIdx.x & 31);
+    const int g = lane >> 2, t = lane & 3;
+    const uint8_t* row = block.list.items[block.units[unit].item].row;
+    codes = row[g >> 2] * static_cast<uint32_t>(p.hidden) +
+            static_cast<uint32_t>(first * 128 + (g & 3) * 32 + t * 8);
+    scales =
+        row[t >> 1] * static_cast<uint32_t>(p.hidden / 32) + static_cast<uint32_t>(first * 4 + (t & 1) * 2);
+  }
+  __device__ __forceinline__ UpInput next(const ExpertStreamParams& p) {
+    const UpInput in = {*reinterpret_cast<const uint2*>(p.x_codes + codes),
+                        *reinterpret_cast<const uint16_t*>(p.x_scales + scales)};
+    codes += 128;
+    scales += 4;
+    return in;
+  }
+};
 
 // A warp's shard of the block's units of gate and up. The rows are read from L2, 128 columns ahead.
 template <int kUpWarps>
 __device__ __forceinline__ void multiply_gate_up(const ExpertStreamParams& p, const StreamBlock& block,
-                                                 int warp, const UpShard& shard, WeightRing& ring) {
+                                                 int warp, WeightRing& ring) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int g = lane >> 2, t = lane & 3;
+  if (block.up_count == 0) return;
+  UpRows rows(p, block, 0, first_step(p, warp));
+  const int steps = steps_of(p, warp);
   UpInput next = {};
-  if (block.up_count > 0 && shard.first < shard.last) next = read_input(p, block, 0, shard.first);
-  uint32_t mine[4];
-#pragma unroll
-  for (int b = 0; b < 4; ++b) mine[b] = opaque((g & 3) == b ? 1u : 0u);  // or the product becomes a selection
+  if (steps > 0) next = rows.next(p);
   for (int n = 0; n < block.up_count; ++n) {
     float sum[4][2] = {};
-    for (int s = shard.first; s < shard.last; ++s) {
+    for (int s = 0; s < steps; ++s) {
       uint32_t v[4];
       fp4_stage_activations(next.codes, v);
       // The upper byte's lowest bit lands in the sign of the first.
       const float2 scales = make_float2(fabsf(__uint_as_float(next.scales << 23)),
                                         __uint_as_float((next.scales << 15) & 0x7F800000u));
-      if (s + 1 < shard.last) {
-        next = read_input(p, block, n, s + 1);
-      } else if (n + 1 < block.up_count) {
-        next = read_input(p, block, n + 1, shard.first);
-      }
+      if (s + 1 == steps) rows = UpRows(p, block, min(n + 1, block.up_count - 1), first_step(p, warp));
+      next = rows.next(p);
       multiply_stages<2>(
           sum, ring.next(),
           [&](int column, uint32_t(&b)[4]) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) b[i] = v[i] * mine[column];
+            for (int i = 0; i < 4; ++i) b[i] = (g & 3) == column ? v[i] : 0u;
           },
           scales, true);
       ring.release();
     }
-    const int half = n & 1;
-    if (n >= kHalves) barrier_wait(block.empty + half, read_phase(n));
-    float* const shards = block.partial + half * (kUpWarps * kExpertRows * 64);
+    wait_for_place(block.empty, n, p.place_shift);
+    const int place = turn_place(n, p.place_shift);
+    float* const shards = block.partial + place * (kUpWarps * kExpertRows * 64);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -177,25 +175,25 @@ __device__ __forceinline__ void multiply_gate_up(const ExpertStreamParams& p, co
         if ((t & 1) == 0) shards[(warp * kExpertRows + (t >> 1)) * 64 + i * 16 + h * 8 + g] = v;
       }
     }
-    barrier_arrive(block.full + half);
+    barrier_arrive(block.full + place);
   }
 }
 
-// A warp's 32 channels of an item, whose rows lie in half `half`.
+// A warp's 32 channels of an item, whose rows lie in place `place`.
 __device__ __forceinline__ void multiply_channels(const ExpertStreamParams& p, const StreamBlock& block,
-                                                  const StreamUnit& unit, int group, int half,
+                                                  const StreamUnit& unit, int group, int place,
                                                   WeightRing& ring) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int g = lane >> 2, t = lane & 3;
   const StreamItem item = block.list.items[unit.item];
   // A lane reads its own block of the four, and zeros for the others.
-  const int own = p.rows_at + (half * kExpertRows + (g >> 2)) * p.down_steps * 256 + t * 16;
+  const int own = p.rows_at + (place * kExpertRows + (g >> 2)) * p.down_steps * 256 + t * 16;
   int from_row[4];
 #pragma unroll
   for (int b = 0; b < 4; ++b)
     from_row[b] = ((g & 3) == b && (g >> 2) < item.rows ? own : p.zeros_at) + b * 64;
   const float2* scales = reinterpret_cast<const float2*>(block.shared + p.row_scales_at) +
-                         (half * kExpertRows + (t >> 1)) * p.down_steps * 2 + (t & 1);
+                         (place * kExpertRows + (t >> 1)) * p.down_steps * 2 + (t & 1);
   float sum[2][2] = {};
   for (int stages = p.down_stages; stages > 0;) {
     const int count = next_stages(stages);
@@ -216,7 +214,7 @@ __device__ __forceinline__ void multiply_channels(const ExpertStreamParams& p, c
     stages -= count;
     ring.release();
   }
-  const int destination = (t >> 1) < item.rows ? block.list.destinations[item.first + (t >> 1)] : -1;
+  const int destination = (t >> 1) < item.rows ? item.place_of(t >> 1) : -1;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
 #pragma unroll
@@ -231,23 +229,42 @@ __device__ __forceinline__ void multiply_channels(const ExpertStreamParams& p, c
   }
 }
 
+// A thread's part of what happens once in a block before its units.
+template <int kUpWarps>
+__device__ __forceinline__ void set_up(const ExpertStreamParams& p, const StreamBlock& block, int thread) {
+  // Every lane arrives for what it has written or read itself.
+  if (thread < kMaxPlaces) {
+    barrier_init(block.full + thread, 32 * kUpWarps);
+    barrier_init(block.empty + thread, 32);
+    barrier_init(block.rows_full + thread, 32);
+    barrier_init(block.rows_empty + thread, 32 * kUpWarps);
+  }
+  const uint4 zero = make_uint4(0, 0, 0, 0);
+  for (int i = thread; i < p.down_steps * 16 + 4; i += 64)
+    reinterpret_cast<uint4*>(block.shared + p.zeros_at)[i] = zero;
+  auto& scratch = *reinterpret_cast<ListScratch*>(block.partial);
+  for (int i = thread; i < kMaxListedExperts / 4; i += 64) reinterpret_cast<uint4*>(scratch.rows)[i] = zero;
+}
+
 // Fills in the block's units. Whole blocks must call.
-__device__ __forceinline__ void deal_out(const ExpertStreamParams& p, StreamBlock& block, int items) {
-  const ExpertSchedule schedule = {static_cast<uint32_t>(items), p.ups, p.downs};
-  const int first = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
-  const auto count_below = [&](uint32_t end) {
-    return first < static_cast<int>(end) ? (static_cast<int>(end) - 1 - first) / blocks + 1 : 0;
+__device__ __forceinline__ void deal_out(const ExpertStreamParams& p, StreamBlock& block) {
+  const ExpertSchedule schedule = {static_cast<uint32_t>(*block.list.count), p.ups, p.downs};
+  const auto units_below = [&](uint32_t end) {
+    return static_cast<int>(p.blocks.quotient(end + p.blocks.divisor - 1 - blockIdx.x));
   };
-  block.unit_count = count_below(schedule.size());
-  block.up_count = count_below(schedule.up_count());
+  block.unit_count = units_below(schedule.size());
+  block.up_count = units_below(schedule.up_count());
   for (int n = static_cast<int>(threadIdx.x); n < block.unit_count; n += static_cast<int>(blockDim.x)) {
-    const ExpertUnit unit = schedule.at(static_cast<uint32_t>(first + n * blocks));
-    const size_t expert = block.list.items[unit.item].expert, part = unit.part;
+    const ExpertUnit unit = schedule.at(blockIdx.x + static_cast<uint32_t>(n) * p.blocks.divisor);
+    const size_t expert = block.list.items[unit.item].expert;
+    const int part = static_cast<int>(unit.part) * (unit.down ? p.set_groups : 1);
     const uint8_t* weights =
-        unit.down ? p.down + expert * p.down_bytes + part * kDownStageBytes * p.down_stages * p.set_groups
-                  : p.gate_up + expert * p.gate_up_bytes + part * kUpStepBytes * p.up_steps;
-    block.units[n] = {weights, static_cast<uint16_t>(unit.item), static_cast<uint16_t>(unit.part),
-                      unit.down ? 1u : 0u};
+        unit.down
+            ? p.down + expert * p.down_bytes + static_cast<size_t>(part * p.down_stages) * kDownStageBytes
+            : p.gate_up + expert * p.gate_up_bytes + static_cast<size_t>(part * p.up_steps) * kUpStepBytes;
+    const int groups = unit.down ? min(p.set_groups, p.channel_groups - part) : 0;
+    block.units[n] = {weights, static_cast<uint16_t>(unit.item), static_cast<uint16_t>(part),
+                      static_cast<uint32_t>(groups)};
   }
   __syncthreads();
 }
@@ -255,59 +272,79 @@ __device__ __forceinline__ void deal_out(const ExpertStreamParams& p, StreamBloc
 template <int kUpWarps>
 __global__ void __launch_bounds__(32 * (kUpWarps + 2), 1)
     expert_stream_kernel(const __grid_constant__ ExpertStreamParams p) {
-  constexpr int kThreads = 32 * (kUpWarps + 2);
   SPARK_DYNAMIC_SHARED(uint8_t, shared);
+  launch_dependents();
   const int thread = static_cast<int>(threadIdx.x);
-  const int warp = thread >> 5;
+  const int warp = thread >> 5, lane = thread & 31;
+  const bool streams = warp < kUpWarps;
   const int places = kUpWarps * p.slots;
   uint64_t* const barriers =
       reinterpret_cast<uint64_t*>(shared + p.barriers_at);  // of the rings' places first
-  for (int i = thread; i < places + 4 * kHalves; i += kThreads) {
-    // Every lane arrives at those of the halves, for what it has written or read itself.
-    const int kind = (i - places) / kHalves;  // full, empty, rows_full, rows_empty
-    const bool by_all = kind == 0 || kind == 3;
-    barrier_init(barriers + i, i < places ? 1 : by_all ? 32 * kUpWarps : 32);
-  }
-  for (int i = thread; i < p.down_steps * 16 + 4; i += kThreads)
-    reinterpret_cast<uint4*>(shared + p.zeros_at)[i] = make_uint4(0, 0, 0, 0);
-  barrier_init_done();
-  launch_dependents();
-  wait_for_inputs();
-
   StreamBlock block = {.shared = shared,
+                       .list = {.items = reinterpret_cast<StreamItem*>(shared + p.items_at),
+                                .weights = reinterpret_cast<float*>(shared + p.weights_at),
+                                .count = reinterpret_cast<int32_t*>(shared + p.count_at)},
                        .units = reinterpret_cast<StreamUnit*>(shared + p.units_at),
                        .unit_count = 0,
                        .up_count = 0,
-                       .list = {.items = reinterpret_cast<StreamItem*>(shared + p.items_at),
-                                .destinations = reinterpret_cast<int32_t*>(shared + p.destinations_at),
-                                .weights = reinterpret_cast<float*>(shared + p.weights_at)},
                        .partial = reinterpret_cast<float*>(shared + p.partial_at),
                        .full = barriers + places,
-                       .empty = barriers + places + kHalves,
-                       .rows_full = barriers + places + 2 * kHalves,
-                       .rows_empty = barriers + places + 3 * kHalves};
-  const int items = p.listed ? read_list(p.work, block.list, p.inputs.rows * p.inputs.top_k)
-                             : list_experts(p.inputs, block.list, reinterpret_cast<int32_t*>(block.partial));
-  deal_out(p, block, items);
-  if (warp == kUpWarps) {
-    join_shards<kUpWarps>(p, block.list, block.units, block.unit_count, block.partial, block.full,
-                          block.empty);
-    return;
+                       .empty = barriers + places + kMaxPlaces,
+                       .rows_full = barriers + places + 2 * kMaxPlaces,
+                       .rows_empty = barriers + places + 3 * kMaxPlaces};
+  WeightRing ring(p, block, barriers + warp * p.slots, warp);
+  if (!streams) {
+    set_up<kUpWarps>(p, block, thread - 32 * kUpWarps);
+  } else if (lane < p.slots) {
+    barrier_init(barriers + warp * p.slots + lane, 1);
   }
-  if (warp == kUpWarps + 1) {
-    stage_rows(p, block.list, block.units, block.unit_count, shared, block.rows_full, block.rows_empty);
-    return;
+  barrier_init_done();
+  __syncwarp();
+
+  if (p.listed) {
+    wait_for_inputs();
+    __syncthreads();
+    read_list(p.work, block.list, reinterpret_cast<int32_t*>(block.partial), p.inputs.rows * p.inputs.top_k);
+  } else {
+    // Weights travel before the work list exists: a warp finds out by itself to which expert the block's
+    // first unit belongs. One of the other warps rehearses this while the inputs do not exist yet: it brings
+    // instructions and parameters into the caches. What the list is made of is read first: behind the weights
+    // of all blocks a read takes microseconds.
+    const uint32_t first_item = p.ups.quotient(blockIdx.x);
+    int expert = -1;
+    float weight = 0.0f;
+#pragma unroll 1
+    for (int pass = warp == kUpWarps ? 0 : 1; pass < 2; ++pass) {
+      int early = lane;
+      if (pass == 1) {
+        wait_for_inputs();
+        early = assigned_expert(p.inputs, lane);
+        expert = assigned_expert(p.inputs, thread);
+        if (expert >= 0) weight = p.inputs.weights[thread];
+      }
+      early = expert_of_item(early, first_item);
+      if (pass == 1 && !streams) break;
+      const uint8_t* weights = nullptr;
+      if (early >= 0)
+        weights = p.gate_up + static_cast<size_t>(early) * p.gate_up_bytes +
+                  static_cast<size_t>((blockIdx.x - first_item * p.ups.divisor) * p.up_steps) * kUpStepBytes;
+      ring.begin(weights, pass == 1);
+    }
+    __syncthreads();
+    list_experts(p.inputs, expert, weight, block.list, *reinterpret_cast<ListScratch*>(block.partial));
   }
-  const UpShard shard = shard_of<kUpWarps>(p, warp);
-  WeightRing ring(p, block, barriers + warp * p.slots, warp, shard);
-  multiply_gate_up<kUpWarps>(p, block, warp, shard, ring);
-  for (int n = block.up_count; n < block.unit_count; ++n) {
-    const int use = n - block.up_count, half = use & 1;
-    barrier_wait(block.rows_full + half, written_phase(use));
-    const StreamUnit unit = block.units[n];
-    if (has_channels(p, unit.part, warp))
-      multiply_channels(p, block, unit, unit.part * p.set_groups + warp, half, ring);
-    barrier_arrive(block.rows_empty + half);
+  deal_out(p, block);
+  if (warp == kUpWarps) return join_shards<kUpWarps>(p, block);
+  if (warp == kUpWarps + 1) return stage_rows(p, block);
+  ring.go_on();
+  multiply_gate_up<kUpWarps>(p, block, warp, ring);
+  for (int n = 0; n < block.unit_count - block.up_count; ++n) {
+    const int place = turn_place(n, p.place_shift);
+    barrier_wait(block.rows_full + place, turn_phase(n, p.place_shift));
+    const StreamUnit unit = block.units[block.up_count + n];
+    if (warp < static_cast<int>(unit.groups))
+      multiply_channels(p, block, unit, unit.part + warp, place, ring);
+    barrier_arrive(block.rows_empty + place);
   }
 }
 
@@ -315,26 +352,30 @@ __global__ void __launch_bounds__(32 * (kUpWarps + 2), 1)
 bool lay_out(ExpertStreamParams& p, int blocks, size_t limit, size_t& bytes) {
   const int64_t assignments = int64_t{p.inputs.rows} * p.inputs.top_k;
   const int64_t units = ceil_div(assignments * int64_t{p.ups.divisor + p.downs.divisor}, blocks);
+  p.blocks = SmallDivisor::of(static_cast<uint32_t>(blocks));
   for (p.slots = 4; p.slots >= 2; --p.slots) {
-    int64_t at = int64_t{kStreamWarps} * p.slots * kTransferBytes;
-    const auto take = [&](int& place, int64_t size) {
-      at = round_up(at, 16);
-      place = static_cast<int>(at);
-      at += size;
-    };
-    at = round_up(at, 128);
-    take(p.rows_at, int64_t{kHalves} * kExpertRows * p.down_steps * 256);
-    at += 64;  // so that those who read zeros meet other banks than those who read a row
-    take(p.zeros_at, int64_t{p.down_steps} * 256 + 64);
-    take(p.row_scales_at, int64_t{kHalves} * kExpertRows * p.down_steps * 16);
-    take(p.partial_at, std::max<int64_t>(kHalves * kStreamWarps * kExpertRows * 64 * 4, kMaxListed * 4 * 4));
-    take(p.units_at, units * static_cast<int64_t>(sizeof(StreamUnit)));
-    take(p.items_at, assignments * static_cast<int64_t>(sizeof(StreamItem)));
-    take(p.weights_at, assignments * kExpertRows * 4);
-    take(p.destinations_at, assignments * 4);
-    take(p.barriers_at, 8 * (int64_t{kStreamWarps} * p.slots + 4 * kHalves));
-    bytes = static_cast<size_t>(at);
-    if (bytes + 1024 <= limit) return true;
+    for (p.place_shift = kMaxPlaceShift; p.place_shift >= 1; --p.place_shift) {
+      const int64_t rows = int64_t{kExpertRows} << p.place_shift;
+      int64_t at = int64_t{kStreamWarps} * p.slots * kTransferBytes;
+      const auto take = [&](int& place, int64_t size) {
+        at = round_up(at, 16);
+        place = static_cast<int>(at);
+        at += size;
+      };
+      at = round_up(at, 128);
+      take(p.rows_at, rows * p.down_steps * 256);
+      at += 64;  // so that those who read zeros meet other banks than those who read a row
+      take(p.zeros_at, int64_t{p.down_steps} * 256 + 64);
+      take(p.row_scales_at, rows * p.down_steps * 16);
+      take(p.partial_at, std::max<int64_t>(rows * kStreamWarps * 64 * 4, sizeof(ListScratch)));
+      take(p.units_at, units * static_cast<int64_t>(sizeof(StreamUnit)));
+      take(p.items_at, assignments * static_cast<int64_t>(sizeof(StreamItem)));
+      take(p.weights_at, assignments * kExpertRows * 4);
+      take(p.count_at, 4);
+      take(p.barriers_at, 8 * (int64_t{kStreamWarps} * p.slots + 4 * kMaxPlaces));
+      bytes = static_cast<size_t>(at);
+      if (bytes + 1024 <= limit) return true;
+    }
   }
   return false;
 }
@@ -358,6 +399,7 @@ ExpertStreamParams stream_params(const DeviceLimits& device, const ExpertsArgs& 
               .experts = bank.experts};
   p.hidden = static_cast<int>(bank.hidden);
   p.up_steps = static_cast<int>(bank.hidden / 128);
+  p.warp_steps = static_cast<int>(ceil_div(p.up_steps, kStreamWarps));
   p.column_blocks = static_cast<int>(bank.width / 32);
   p.down_stages = static_cast<int>(ceil_div(bank.width, kFp4TileCols));
   p.down_steps = (p.down_stages + 1) / 2;
@@ -391,9 +433,11 @@ bool expert_stream_fits(const DeviceLimits& device, const ExpertsArgs& args, con
   if (bank.hidden % 128 != 0 || !device.sm90) return false;
   const int rows = std::min(args.step.rows, kMaxLinearRows);
   ExpertStreamParams p = stream_params(device, args, 0, rows, bank);
-  // Items, parts and units are counted in 16 bits.
+  // Items, parts and the places of units are counted in 16 bits.
   const int64_t assignments = int64_t{rows} * args.top_k;
-  if (bank.experts > 0xFFFF || assignments * std::max(p.ups.divisor, p.downs.divisor) > 0xFFFF) return false;
+  if (bank.experts > kMaxListedExperts) return false;
+  const int64_t places = assignments * int64_t{p.ups.divisor + p.downs.divisor};
+  if (places + device.multiprocessors > 0xFFFF) return false;
   size_t bytes = 0;
   return lay_out(p, block_count(p, device), device.shared_bytes, bytes);
 }

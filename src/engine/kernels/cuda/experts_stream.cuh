@@ -16,7 +16,9 @@ constexpr int kUpStepStages = kUpStepBytes / kDownStageBytes;
 constexpr int kTransferStages = 4;  // what is copied at once: a step of gate and up, two of down
 constexpr int kTransferBytes = kTransferStages * kDownStageBytes;
 static_assert(kUpStepStages == kTransferStages);
-constexpr int kHalves = 2;  // of the partial sums, and of the activations of down
+// log2 of the units whose partial sums, and of those whose activations of down, are there at once, at most.
+constexpr int kMaxPlaceShift = 2;
+constexpr int kMaxPlaces = 1 << kMaxPlaceShift;
 static_assert(fp4_stage_bytes(2) == 2 * kDownStageBytes);
 
 struct ExpertStreamParams {
@@ -30,24 +32,27 @@ struct ExpertStreamParams {
   ListInputs inputs;
   int hidden;
   int up_steps;       // 128 columns of the hidden width each
+  int warp_steps;     // of them a warp's
   int column_blocks;  // 32 columns of the width each
   int down_steps;     // 128 columns of the width each
   int down_stages;    // 64
   int channel_groups;
   SmallDivisor ups;    // units of gate and up of an item
   SmallDivisor downs;  // units of down of an item
-  int set_groups;      // channel groups of a unit of down, one a warp
-  int slots;           // of a ring
+  SmallDivisor blocks;
+  int set_groups;   // channel groups of a unit of down, one a warp
+  int slots;        // of a ring
+  int place_shift;  // log2 of the units whose shards, and whose rows, are there at once
   float limit;
   // Where things lie in shared memory.
-  int rows_at;  // the rows of units of down: [half][row], as FP16
+  int rows_at;  // the rows of units of down: [place][row], as FP16
   int zeros_at;
-  int row_scales_at;  // [half][row][down_steps][4]
+  int row_scales_at;  // [place][row][down_steps][4]
   int partial_at;
   int units_at;
   int items_at;
   int weights_at;
-  int destinations_at;
+  int count_at;
   int barriers_at;
   ExpertWorkspace work;
 };
@@ -56,10 +61,36 @@ struct ExpertStreamParams {
 struct alignas(16) StreamUnit {
   const uint8_t* weights;  // of its first stage
   uint16_t item;
-  uint16_t part;
-  uint32_t down;
+  uint16_t part;    // column block of gate and up, or the first channel group of down
+  uint32_t groups;  // warps with channels of down; 0: gate and up
 };
 static_assert(sizeof(StreamUnit) == 16);
+
+// What the warps of a block share.
+struct StreamBlock {
+  uint8_t* shared;
+  StreamList list;
+  StreamUnit* units;
+  int unit_count;
+  int up_count;          // of them gate and up, which come first
+  float* partial;        // of gate and up: [places][warp][row][matrix, column]
+  uint64_t* full;        // [places]: all shards of a unit are written
+  uint64_t* empty;       // and have been read
+  uint64_t* rows_full;   // [places]: the rows of a unit of down are there
+  uint64_t* rows_empty;  // and have been read
+};
+
+// Places that units take in turns, 2^shift of them, and the phase of their barriers, for the n-th unit.
+__device__ __forceinline__ int turn_place(int n, int shift) {
+  return n & ((1 << shift) - 1);
+}
+__device__ __forceinline__ uint32_t turn_phase(int n, int shift) {
+  return static_cast<uint32_t>(n >> shift) & 1;
+}
+// Whoever fills the place again waits for the readers of the unit before.
+__device__ __forceinline__ void wait_for_place(uint64_t* read, int n, int shift) {
+  if (n >> shift != 0) barrier_wait(read + turn_place(n, shift), turn_phase(n, shift) ^ 1);
+}
 
 // Two stages of the weights at `at` into the tiles' sums. `operand(block)` gives the lane's codes of one of
 // the four blocks as FP16, zero where the block is not the lane's column; `scales`: of the lane's two blocks.
@@ -72,7 +103,8 @@ __device__ __forceinline__ void multiply_stages(float (&sum)[kMatrices * 2][2], 
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int g = lane >> 2, t = lane & 3;
   float d[kTiles][4] = {};
-#pragma unroll
+  // Of gate and up a loop: its code fits in a multiprocessor partition's own cache, and nothing is spilled.
+#pragma unroll(kMatrices == 2 ? 1 : 2)
   for (int step = 0; step < 2; ++step) {
     if (step == 1 && !whole) break;
     uint32_t b[2][4];
@@ -101,21 +133,16 @@ __device__ __forceinline__ int next_stages(int left) {
 
 // Joins the shards of the block's units of gate and up, applies the activation and leaves codes for down.
 template <int kUpWarps>
-__device__ __forceinline__ void join_shards(const ExpertStreamParams& p, const StreamList& list,
-                                            const StreamUnit* units, int unit_count, const float* partial,
-                                            uint64_t* full, uint64_t* empty) {
+__device__ __forceinline__ void join_shards(const ExpertStreamParams& p, const StreamBlock& block) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   const size_t position_bytes = static_cast<size_t>(p.down_steps) * kRowBlockBytes;
-  int done = 0;
-  for (int n = 0; n < unit_count; ++n) {
-    const StreamUnit unit = units[n];
-    if (unit.down != 0) continue;
-    const StreamItem item = list.items[unit.item];
-    const int column = unit.part;
-    const int half = done & 1;
-    barrier_wait(full + half, static_cast<uint32_t>(done >> 1) & 1);
-    ++done;
-    const float* shards = partial + half * (kUpWarps * kExpertRows * 64) + lane;
+  for (int n = 0; n < block.up_count; ++n) {
+    const int place = turn_place(n, p.place_shift);
+    const StreamUnit unit = block.units[n];
+    const StreamItem item = block.list.items[unit.item];
+    const int column = static_cast<int>(unit.part);
+    barrier_wait(block.full + place, turn_phase(n, p.place_shift));
+    const float* shards = block.partial + place * (kUpWarps * kExpertRows * 64) + lane;
     float a[kExpertRows] = {}, b[kExpertRows] = {};
 #pragma unroll
     for (int m = 0; m < kExpertRows; ++m) {
@@ -126,13 +153,13 @@ __device__ __forceinline__ void join_shards(const ExpertStreamParams& p, const S
         b[m] += shards[(shard * kExpertRows + m) * 64 + 32];
       }
     }
-    barrier_arrive(empty + half);
+    barrier_arrive(block.empty + place);
 #pragma unroll
     for (int m = 0; m < kExpertRows; ++m) {
       if (m >= item.rows) break;
       const ExpertCode code = expert_code(a[m] * kFp4EmbedScale, b[m] * kFp4EmbedScale,
-                                          list.weights[unit.item * kExpertRows + m], p.limit);
-      uint8_t* row = p.work.codes + static_cast<size_t>(item.first + m) * position_bytes +
+                                          block.list.weights[unit.item * kExpertRows + m], p.limit);
+      uint8_t* row = p.work.codes + static_cast<size_t>(item.place[m]) * position_bytes +
                      static_cast<size_t>(column >> 2) * kRowBlockBytes;
       row[(column & 3) * 32 + lane] = code.code;
       float* scales = reinterpret_cast<float*>(row + 128);
@@ -151,40 +178,47 @@ __device__ __forceinline__ void join_shards(const ExpertStreamParams& p, const S
 }
 
 // Brings the rows of the block's units of down into shared memory as FP16, each when its item is complete.
-__device__ __forceinline__ void stage_rows(const ExpertStreamParams& p, const StreamList& list,
-                                           const StreamUnit* units, int unit_count, uint8_t* shared,
-                                           uint64_t* full, uint64_t* empty) {
+__device__ __forceinline__ void stage_rows(const ExpertStreamParams& p, const StreamBlock& block) {
+  constexpr int kAtOnce = 4;  // reads of a lane under way
   const int lane = static_cast<int>(threadIdx.x & 31);
   const size_t position_bytes = static_cast<size_t>(p.down_steps) * kRowBlockBytes;
   const int pieces = p.down_steps * 8;  // 16 columns of a row
-  int done = 0;
-  for (int n = 0; n < unit_count; ++n) {
-    const StreamUnit unit = units[n];
-    if (unit.down == 0) continue;
-    const StreamItem item = list.items[unit.item];
-    const int half = done & 1;
-    if (done >= kHalves) barrier_wait(empty + half, (static_cast<uint32_t>(done >> 1) & 1) ^ 1);
-    ++done;
-    while (load_acquire(p.work.item_done + unit.item) < static_cast<uint32_t>(p.column_blocks))
-      pause_thread();
-    for (int i = lane; i < item.rows * pieces; i += 32) {
-      const int r = i >= pieces ? 1 : 0;
-      const int piece = i - r * pieces;
-      const int place = half * kExpertRows + r;
-      const uint8_t* from =
-          p.work.codes + static_cast<size_t>(item.first + r) * position_bytes + (piece >> 3) * kRowBlockBytes;
-      const uint4 codes = load_shared_by_blocks(reinterpret_cast<const uint4*>(from + (piece & 7) * 16));
-      uint4* to = reinterpret_cast<uint4*>(shared + p.rows_at + (place * pieces + piece) * 32);
-      to[0] = make_uint4(e4m3x2_to_half2(codes.x), e4m3x2_to_half2(codes.x >> 16), e4m3x2_to_half2(codes.y),
-                         e4m3x2_to_half2(codes.y >> 16));
-      to[1] = make_uint4(e4m3x2_to_half2(codes.z), e4m3x2_to_half2(codes.z >> 16), e4m3x2_to_half2(codes.w),
-                         e4m3x2_to_half2(codes.w >> 16));
-      if ((piece & 7) == 0) {
-        reinterpret_cast<float4*>(shared + p.row_scales_at)[place * p.down_steps + (piece >> 3)] =
-            load_shared_by_blocks(reinterpret_cast<const float4*>(from + 128));
+  for (int n = 0; n < block.unit_count - block.up_count; ++n) {
+    const int index = block.units[block.up_count + n].item;
+    const StreamItem item = block.list.items[index];
+    wait_for_place(block.rows_empty, n, p.place_shift);
+    while (load_acquire(p.work.item_done + index) < static_cast<uint32_t>(p.column_blocks)) pause_thread();
+    const auto block_of_row = [&](int r, int step) {
+      return p.work.codes + static_cast<size_t>(item.place_of(r)) * position_bytes + step * kRowBlockBytes;
+    };
+    const int first_place = turn_place(n, p.place_shift) * kExpertRows;
+    for (int i0 = lane; i0 < item.rows * pieces; i0 += 32 * kAtOnce) {
+      uint4 codes[kAtOnce];
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+        const int i = i0 + 32 * u, r = i >= pieces ? 1 : 0, piece = i - r * pieces;
+        if (i < item.rows * pieces) {
+          codes[u] = load_shared_by_blocks(
+              reinterpret_cast<const uint4*>(block_of_row(r, piece >> 3) + (piece & 7) * 16));
+        }
+      }
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+        const int i = i0 + 32 * u;
+        if (i >= item.rows * pieces) break;
+        uint4* to = reinterpret_cast<uint4*>(block.shared + p.rows_at + (first_place * pieces + i) * 32);
+        to[0] = make_uint4(e4m3x2_to_half2(codes[u].x), e4m3x2_to_half2(codes[u].x >> 16),
+                           e4m3x2_to_half2(codes[u].y), e4m3x2_to_half2(codes[u].y >> 16));
+        to[1] = make_uint4(e4m3x2_to_half2(codes[u].z), e4m3x2_to_half2(codes[u].z >> 16),
+                           e4m3x2_to_half2(codes[u].w), e4m3x2_to_half2(codes[u].w >> 16));
       }
     }
-    barrier_arrive(full + half);
+    for (int i = lane; i < item.rows * p.down_steps; i += 32) {
+      const int r = i >= p.down_steps ? 1 : 0;
+      reinterpret_cast<float4*>(block.shared + p.row_scales_at)[first_place * p.down_steps + i] =
+          load_shared_by_blocks(reinterpret_cast<const float4*>(block_of_row(r, i - r * p.down_steps) + 128));
+    }
+    barrier_arrive(block.rows_full + turn_place(n, p.place_shift));
   }
 }
 
