@@ -122,7 +122,8 @@ class HttpServer::Impl final : public HttpConnectionOwner {
   bool draining() const override { return draining_; }
 
   std::shared_ptr<void> body_room(size_t bytes) override {
-    if (bytes > options_.max_large_bodies_bytes - large_bodies_bytes_) return nullptr;
+    const size_t most = std::max(options_.max_large_bodies_bytes, options_.max_body_bytes);
+    if (bytes > most - large_bodies_bytes_) return nullptr;
     large_bodies_bytes_ += bytes;
     return {this, [bytes](Impl* owner) { owner->large_bodies_bytes_ -= bytes; }};
   }

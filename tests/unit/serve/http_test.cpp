@@ -181,7 +181,8 @@ class SlowReader : public HttpHandler {
 
 TEST(Http, LargeRequestsHoldNobodyUp) {
   SlowReader handler;
-  HttpServer server({.port = 0, .small_body_bytes = 1000, .max_large_bodies_bytes = 5000});
+  HttpServer server(
+      {.port = 0, .small_body_bytes = 1000, .max_large_bodies_bytes = 5000, .max_body_bytes = 5000});
   std::thread thread([&] { server.run(handler); });
   Client first(server.port()), second(server.port()), third(server.port());
   const std::string large = post("/read", std::string(2000, 'x'));
