@@ -7,6 +7,10 @@ namespace spark::api {
 namespace {
 
 constexpr size_t kMaxMembers = 1024;  // of one JSON object
+// Of a body: a prompt of a million token ids for each of four choices fits, and so do a hundred thousand
+// messages; what the reader builds of either stays below a hundred megabytes.
+constexpr size_t kMaxValues = size_t{4} << 20;
+constexpr size_t kMaxAllocatedValues = 400'000;
 
 // What a known field may say while the feature behind it is absent.
 enum class Neutral {
@@ -188,7 +192,11 @@ void drop_nulls(Json& object) {
 Json parse_body(std::string_view body) {
   Json root;
   try {
-    root = parse_json(body, "the body", {.max_members = kMaxMembers, .exact_integers = true});
+    root = parse_json(body, "the body",
+                      {.max_members = kMaxMembers,
+                       .max_values = kMaxValues,
+                       .max_allocated_values = kMaxAllocatedValues,
+                       .exact_integers = true});
   } catch (const Error& error) {
     // The parser quotes what it read last, which may be a number of a million digits.
     throw RequestError(bad_request(error.where() + " " + clipped(error.what(), 300)));

@@ -29,7 +29,10 @@ class StrictBuilder {
     const bool huge = limits_.exact_integers && spelling.find_first_of(".eE") == std::string::npos;
     return put(huge ? huge_integer(spelling) : Json(value)) != nullptr;
   }
-  bool string(std::string& value) { return put(std::move(value)) != nullptr; }
+  bool string(std::string& value) {
+    count_allocated();
+    return put(std::move(value)) != nullptr;
+  }
   bool binary(Json::binary_t& value) { return put(std::move(value)) != nullptr; }
 
   bool start_object(size_t) {
@@ -66,7 +69,14 @@ class StrictBuilder {
   }
 
  private:
+  void count_allocated() {
+    if (++allocated_ <= limits_.max_allocated_values) return;
+    throw Error("has more than " + std::to_string(limits_.max_allocated_values) +
+                " strings, lists and objects");
+  }
   Json* put(Json value) {
+    if (++values_ > limits_.max_values)
+      throw Error("has more than " + std::to_string(limits_.max_values) + " values");
     if (open_.empty()) {
       result_ = std::move(value);
       return &result_;
@@ -83,6 +93,7 @@ class StrictBuilder {
     if (open_.size() == limits_.max_depth) {
       throw Error("nested deeper than " + std::to_string(limits_.max_depth) + " levels");
     }
+    count_allocated();
     open_.push_back(put(std::move(container)));
   }
 
@@ -91,6 +102,8 @@ class StrictBuilder {
   std::vector<Json*> open_;                   // arrays and objects around the next value
   std::vector<std::set<std::string>> names_;  // of the objects among them
   Json* place_ = nullptr;                     // of the value after a key
+  size_t values_ = 0;
+  size_t allocated_ = 0;
 };
 
 std::string line_and_column(std::string_view text, size_t byte) {

@@ -31,6 +31,11 @@ struct JsonLimits {
   // Of one object. Members keep their order and finding one looks at all of them, so whoever parses what
   // strangers send sets this.
   size_t max_members = std::numeric_limits<size_t>::max();
+  // In all: values of any kind, and those that take memory of their own beside their place in a list
+  // (strings, lists, objects: about two hundred bytes each, even when empty). `[[],[],...` of a few megabytes
+  // is a gigabyte otherwise.
+  size_t max_values = std::numeric_limits<size_t>::max();
+  size_t max_allocated_values = std::numeric_limits<size_t>::max();
   // Integers that 64 bits cannot hold keep their digits (see `is_huge_integer`); otherwise they become
   // doubles, as most readers make them.
   bool exact_integers = false;

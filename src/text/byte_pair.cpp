@@ -27,6 +27,10 @@ uint32_t hash_word(std::string_view word) {
 
 BytePairEncoder::Scratch::Scratch() : cache_(size_t{1} << kCacheBits) {}
 
+void BytePairEncoder::Scratch::check_stop() const {
+  if (stop != nullptr && stop->load(std::memory_order_relaxed)) throw EncodingStopped();
+}
+
 BytePairEncoder::BytePairEncoder(const std::array<int32_t, 256>& byte_ids, std::span<const Merge> merges)
     : byte_ids_(byte_ids) {
   const size_t capacity = std::bit_ceil(std::max<size_t>(16, merges.size() * 2));
@@ -58,6 +62,7 @@ void BytePairEncoder::encode_word(std::string_view word, Scratch& scratch, std::
     return;
   }
   if (word.size() > Scratch::CachedWord::kMaxBytes) {
+    scratch.check_stop();
     merge(word, scratch, out);
     return;
   }
@@ -105,7 +110,8 @@ void BytePairEncoder::merge(std::string_view word, Scratch& scratch, std::vector
   }
   for (int32_t i = 0; i < length; ++i) push(scratch, i);
 
-  while (!queue.empty()) {
+  for (uint32_t steps = 1; !queue.empty(); ++steps) {
+    if (steps % 4096 == 0) scratch.check_stop();
     const Scratch::Candidate best = queue.front();
     std::pop_heap(queue.begin(), queue.end(), [](const auto& a, const auto& b) { return a.order > b.order; });
     queue.pop_back();

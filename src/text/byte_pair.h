@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "text/encode_bounds.h"
+
 namespace spark::text {
 
 struct Merge {
@@ -23,9 +25,12 @@ class BytePairEncoder {
   class Scratch {
    public:
     Scratch();
+    // While it points somewhere, and that is true, encode_word throws EncodingStopped.
+    const std::atomic<bool>* stop = nullptr;
 
    private:
     friend class BytePairEncoder;
+    void check_stop() const;
     struct Symbol {
       int32_t id;
       int32_t previous;

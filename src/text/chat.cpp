@@ -315,11 +315,13 @@ std::string prompt_text(const std::vector<PromptSegment>& prompt) {
   return text;
 }
 
-std::vector<int32_t> encode_prompt(const std::vector<PromptSegment>& prompt, const Tokenizer& tokenizer) {
+std::vector<int32_t> encode_prompt(const std::vector<PromptSegment>& prompt, const Tokenizer& tokenizer,
+                                   const EncodeBounds& bounds) {
   std::vector<int32_t> ids;
   for (const PromptSegment& segment : prompt) {
+    if (ids.size() > bounds.max_tokens) break;
     if (!segment.control) {
-      tokenizer.append_encoded(segment.text, ControlTokens::kAsText, ids);
+      tokenizer.append_encoded(segment.text, ControlTokens::kAsText, ids, bounds);
       continue;
     }
     const std::optional<int32_t> id = tokenizer.added_token(segment.text);
@@ -343,8 +345,8 @@ OutputStart output_start(const std::vector<ChatMessage>& messages, const ChatOpt
 }
 
 std::vector<int32_t> encode_chat(const std::vector<ChatMessage>& messages, const ChatOptions& options,
-                                 const Tokenizer& tokenizer) {
-  return encode_prompt(render_chat(messages, options), tokenizer);
+                                 const Tokenizer& tokenizer, const EncodeBounds& bounds) {
+  return encode_prompt(render_chat(messages, options), tokenizer, bounds);
 }
 
 }  // namespace spark::text

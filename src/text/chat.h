@@ -122,12 +122,13 @@ struct PromptSegment {
 std::vector<PromptSegment> render_chat(const std::vector<ChatMessage>& messages, const ChatOptions& options);
 
 std::string prompt_text(const std::vector<PromptSegment>& prompt);
-std::vector<int32_t> encode_prompt(const std::vector<PromptSegment>& prompt, const Tokenizer& tokenizer);
+std::vector<int32_t> encode_prompt(const std::vector<PromptSegment>& prompt, const Tokenizer& tokenizer,
+                                   const EncodeBounds& bounds = {});
 
 // Where the output of this prompt begins.
 OutputStart output_start(const std::vector<ChatMessage>& messages, const ChatOptions& options);
 
 std::vector<int32_t> encode_chat(const std::vector<ChatMessage>& messages, const ChatOptions& options,
-                                 const Tokenizer& tokenizer);
+                                 const Tokenizer& tokenizer, const EncodeBounds& bounds = {});
 
 }  // namespace spark::text

@@ -5,8 +5,8 @@
 // by hand here: no regular-expression engine, linear time.
 //
 //   PreTokenizer cutter;
-//   cutter.cut("Hello, world 12345", [](std::string_view word) { ... });   // "Hello" "," " world" " " "123"
-//   "45"
+//   cutter.cut("Hello, world 12345", [](std::string_view word) { ... return true; });   // "Hello" "," "
+//   world" " " "123" "45"
 #pragma once
 
 #include <array>
@@ -27,13 +27,14 @@ inline constexpr std::array<std::string_view, 3> kSplitPatterns = {
 // Reusable buffers; not thread-safe. `text` must be valid UTF-8.
 class PreTokenizer {
  public:
+  // `sink` returns whether it wants more.
   template <typename Sink>
   void cut(std::string_view text, Sink&& sink) {
     classify(text);
     find_ends();
     size_t begin = 0;
     for (const uint32_t end : ends_) {
-      sink(text.substr(begin, end - begin));
+      if (!sink(text.substr(begin, end - begin))) return;
       begin = end;
     }
   }

@@ -56,6 +56,7 @@ struct Tokenizer::Tables {
   std::vector<std::string_view> strings;                // by id
   std::string bytes;                                    // of all tokens
   std::vector<size_t> byte_ends;                        // by id
+  size_t longest = 1;                                   // bytes of a token that plain text may become
   std::vector<uint8_t> flags;                           // by id: kAddedFlag, kSpecialFlag
   std::unordered_map<std::string_view, int32_t> added;  // by content
   AddedTokenMatcher first_pass;                         // added tokens with normalized = false
@@ -73,8 +74,11 @@ struct Tokenizer::Tables {
   std::vector<Merge> resolve_merges(Faults& faults) const;
   std::array<int32_t, 256> find_byte_tokens(Faults& faults) const;
   void spell_bytes();
+  // All of `text`, or so much of it that it certainly has more tokens than `max_tokens`.
+  std::string_view beginning_of(std::string_view text, size_t max_tokens) const;
 
-  void encode_plain(std::string_view text, EncodeScratch& work, std::vector<int32_t>& out) const;
+  void encode_plain(std::string_view text, EncodeScratch& work, std::vector<int32_t>& out,
+                    size_t max_tokens = SIZE_MAX) const;
   void encode_recognising(std::string_view text, const AddedTokenMatcher& matcher, EncodeScratch& work,
                           std::vector<int32_t>& out) const;
 
@@ -226,13 +230,22 @@ void Tokenizer::Tables::spell_bytes() {
     const bool plain = (flags[id] & kAddedFlag) == 0;
     // A vocabulary string outside the byte alphabet stands for itself, as in the library's decoder.
     if (!plain || !append_byte_level_bytes(strings[id], bytes)) bytes.append(strings[id]);
+    if (plain) longest = std::max(longest, bytes.size() - (byte_ends.empty() ? 0 : byte_ends.back()));
     byte_ends.push_back(bytes.size());
   }
 }
 
-void Tokenizer::Tables::encode_plain(std::string_view text, EncodeScratch& work,
-                                     std::vector<int32_t>& out) const {
-  work.cutter.cut(text, [&](std::string_view word) { merging->encode_word(word, work.merging, out); });
+std::string_view Tokenizer::Tables::beginning_of(std::string_view text, size_t max_tokens) const {
+  if (max_tokens >= text.size() / longest) return text;
+  return text.substr(0, (max_tokens + 1) * longest);
+}
+
+void Tokenizer::Tables::encode_plain(std::string_view text, EncodeScratch& work, std::vector<int32_t>& out,
+                                     size_t max_tokens) const {
+  work.cutter.cut(text, [&](std::string_view word) {
+    merging->encode_word(word, work.merging, out);
+    return out.size() <= max_tokens;
+  });
 }
 
 void Tokenizer::Tables::encode_recognising(std::string_view text, const AddedTokenMatcher& matcher,
@@ -268,15 +281,19 @@ Tokenizer Tokenizer::from_json(std::string_view json, const std::string& source)
   return Tokenizer(std::move(tables));
 }
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text, ControlTokens control_tokens) const {
+std::vector<int32_t> Tokenizer::encode(std::string_view text, ControlTokens control_tokens,
+                                       const EncodeBounds& bounds) const {
   std::vector<int32_t> out;
-  out.reserve(text.size() / 3 + 1);
-  append_encoded(text, control_tokens, out);
+  out.reserve(std::min(text.size() / 3, bounds.max_tokens) + 1);
+  append_encoded(text, control_tokens, out, bounds);
   return out;
 }
 
-void Tokenizer::append_encoded(std::string_view text, ControlTokens control_tokens,
-                               std::vector<int32_t>& out) const {
+void Tokenizer::append_encoded(std::string_view text, ControlTokens control_tokens, std::vector<int32_t>& out,
+                               const EncodeBounds& bounds) const {
+  if (out.size() > bounds.max_tokens) return;
+  if (control_tokens == ControlTokens::kAsText)
+    text = tables_->beginning_of(text, bounds.max_tokens - out.size());
   std::string repaired;
   if (!is_valid_utf8(text)) {
     repaired = replace_malformed_utf8(text);
@@ -288,11 +305,13 @@ void Tokenizer::append_encoded(std::string_view text, ControlTokens control_toke
                 "tokenizer", "split it");
   }
   auto work = tables_->pool.take();
+  work->merging.stop = bounds.stop;
   if (control_tokens == ControlTokens::kAsText) {
-    tables_->encode_plain(text, *work, out);
+    tables_->encode_plain(text, *work, out, bounds.max_tokens);
   } else {
     tables_->encode_recognising(text, tables_->first_pass, *work, out);
   }
+  work->merging.stop = nullptr;
   if (text.size() <= kMaxKeptTextBytes) tables_->pool.give_back(std::move(work));
 }
 

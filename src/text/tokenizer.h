@@ -25,6 +25,8 @@
 #include <string_view>
 #include <vector>
 
+#include "text/encode_bounds.h"
+
 namespace spark::text {
 
 enum class ControlTokens { kAsText, kRecognised };
@@ -39,8 +41,11 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  std::vector<int32_t> encode(std::string_view text, ControlTokens control_tokens) const;
-  void append_encoded(std::string_view text, ControlTokens control_tokens, std::vector<int32_t>& out) const;
+  std::vector<int32_t> encode(std::string_view text, ControlTokens control_tokens,
+                              const EncodeBounds& bounds = {}) const;
+  // `bounds.max_tokens` counts what `out` holds already.
+  void append_encoded(std::string_view text, ControlTokens control_tokens, std::vector<int32_t>& out,
+                      const EncodeBounds& bounds = {}) const;
 
   // The text of `ids`; bytes that are no UTF-8 become U+FFFD. skip_special leaves out the tokens flagged
   // special.

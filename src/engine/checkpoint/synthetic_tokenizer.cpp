@@ -92,7 +92,10 @@ class MergeTrainer {
     std::map<std::string, int64_t> counts;
     text::PreTokenizer cutter;
     const std::string corpus = synthetic_corpus();
-    cutter.cut(corpus, [&](std::string_view word) { ++counts[std::string(word)]; });
+    cutter.cut(corpus, [&](std::string_view word) {
+      ++counts[std::string(word)];
+      return true;
+    });
     for (const auto& [word, count] : counts) {
       Word& entry = words_.emplace_back();
       entry.count = count;

@@ -64,7 +64,8 @@ bool offers_tools(const api::ChatRequest& request) {
 }
 
 ChatPrompt encode_chat_request(const api::ChatRequest& request, const text::Tokenizer& tokenizer,
-                               const std::optional<text::ChatTemplateParts>& tool_text) {
+                               const std::optional<text::ChatTemplateParts>& tool_text,
+                               const text::EncodeBounds& bounds) {
   if (offers_tools(request) && !tool_text) {
     throw api::RequestError(api::bad_request(
         "this checkpoint has no tool text: put the model's own encoding/encoding.py into its folder",
@@ -73,7 +74,7 @@ ChatPrompt encode_chat_request(const api::ChatRequest& request, const text::Toke
   try {
     const auto messages = messages_of(request);
     const auto options = options_of(request, tool_text);
-    return {text::encode_chat(messages, options, tokenizer), text::output_start(messages, options)};
+    return {text::encode_chat(messages, options, tokenizer, bounds), text::output_start(messages, options)};
   } catch (const Error& error) {
     throw api::RequestError(api::bad_request(error.describe(), error.where()));
   }

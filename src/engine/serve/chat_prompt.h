@@ -19,7 +19,8 @@ struct ChatPrompt {
 
 // `tool_text`: the checkpoint's description of tools, if it has one. Throws RequestError.
 ChatPrompt encode_chat_request(const api::ChatRequest& request, const text::Tokenizer& tokenizer,
-                               const std::optional<text::ChatTemplateParts>& tool_text);
+                               const std::optional<text::ChatTemplateParts>& tool_text,
+                               const text::EncodeBounds& bounds);
 
 // Whether the answer may have calls.
 bool offers_tools(const api::ChatRequest& request);

@@ -5,8 +5,8 @@
 //   print(server.address());
 //   server.run(handler);                         // until drained
 //
-// Every fault of a client gets an answer made by HttpHandler::fault (400, 408, 413, 417, 431, 503) or its
-// connection is closed; answers to pipelined requests keep their order.
+// Every fault of a client gets an answer made by HttpHandler::fault (400, 408, 413, 417, 431, 501, 503) or
+// its connection is closed; answers to pipelined requests keep their order.
 #pragma once
 
 #include <cstdint>
@@ -60,12 +60,13 @@ class HttpHandler {
   virtual ~HttpHandler() = default;
   // Looks at a request whose body has not been read; an answer refuses it.
   virtual std::optional<HttpResponse> screen(const HttpRequest& head) = 0;
-  // On one of the server's handler threads.
+  // On one of the server's handler threads; a large request's on a thread that has only those.
   virtual void handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) = 0;
   // The answer to what cannot be handled.
   virtual HttpResponse fault(int status, const std::string& message) = 0;
   // The drain has lasted too long: end what is in progress. What has not ended two seconds later is ended by
   // the server, which does not wait for a model that computes: with `fault(503)`, or a stream's cut bytes.
+  // Also called when the drain has ended, for requests whose clients have gone and that are still handled.
   virtual void give_up() = 0;
 };
 
@@ -73,7 +74,10 @@ struct HttpOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;          // 0: any free one
   std::string unix_socket = {};  // a path; instead of host and port
-  int handler_threads = 2;
+  int handler_threads = 2;       // of requests up to small_body_bytes; larger ones have one of their own
+  size_t small_body_bytes = 64 << 10;
+  // Of all larger bodies that are being read or wait for their handler; a request beyond it gets 503.
+  size_t max_large_bodies_bytes = 128 << 20;
   size_t max_connections = 256;
   size_t max_header_bytes = 16 << 10;
   size_t max_body_bytes = 16 << 20;

@@ -121,6 +121,7 @@ void HttpConnection::close() {
   const auto self = shared_from_this();
   disarm();
   idle_.cancel();
+  body_room_ = nullptr;
   ErrorCode ignored;
   socket_.close(ignored);
   owner_.closed(*this);
@@ -186,6 +187,12 @@ void HttpConnection::take_head() {
   }
   if (request_.method == "OPTIONS" && head.target() == "*") request_.path = "*";
 
+  // A coding that is not understood hides where the body ends; what follows must not be taken for a request.
+  const auto coding = head.find(beast::http::field::transfer_encoding);
+  if (coding != head.end() && (is_http_1_0_ || head.count(beast::http::field::transfer_encoding) != 1 ||
+                               !beast::iequals(coding->value(), "chunked"))) {
+    return fault(501, "\"Transfer-Encoding: chunked\" is the only one that is understood, in HTTP/1.1");
+  }
   if (!is_http_1_0_ && head.count(beast::http::field::host) != 1)
     return fault(400, "exactly one Host header is needed");
   if (request_.path.empty()) return fault(400, "the request's target is not a path");
@@ -193,6 +200,12 @@ void HttpConnection::take_head() {
   if (const auto refusal = owner_.handler().screen(request_)) {
     keep_alive_ = keep_alive_ && parser_->is_done();
     return answer(*refusal);
+  }
+  if (!parser_->is_done()) {
+    const size_t length = parser_->content_length().value_or(owner_.options().max_body_bytes);
+    if (length > owner_.options().small_body_bytes) body_room_ = owner_.body_room(length);
+    if (length > owner_.options().small_body_bytes && body_room_ == nullptr)
+      return fault(503, "the server is busy with other large requests; try again later");
   }
   const auto expect = head.find(beast::http::field::expect);
   if (expect == head.end() || parser_->is_done()) return read_body();
@@ -225,7 +238,8 @@ void HttpConnection::dispatch() {
   ++exchange_;
   watch_client();
   if (phase_ != Phase::kHandling) return;
-  owner_.dispatch(std::move(request_), std::make_shared<ConnectionExchange>(shared_from_this(), exchange_));
+  owner_.dispatch(std::move(request_), std::make_shared<ConnectionExchange>(shared_from_this(), exchange_),
+                  std::exchange(body_room_, nullptr));
 }
 
 // Reads ahead while a request is handled, to learn when the client goes away.
@@ -286,6 +300,7 @@ void HttpConnection::discard() {
 }
 
 void HttpConnection::fault(int status, const std::string& message) {
+  body_room_ = nullptr;
   keep_alive_ = false;
   answer(owner_.handler().fault(status, message));
 }

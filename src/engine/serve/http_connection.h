@@ -25,7 +25,11 @@ class HttpConnectionOwner {
   virtual const HttpOptions& options() const = 0;
   virtual HttpHandler& handler() = 0;
   virtual bool draining() const = 0;
-  virtual void dispatch(HttpRequest request, std::shared_ptr<HttpExchange> exchange) = 0;
+  // Room for a body of so many bytes until the last copy is gone; nullptr when the server holds enough of
+  // them.
+  virtual std::shared_ptr<void> body_room(size_t bytes) = 0;
+  virtual void dispatch(HttpRequest request, std::shared_ptr<HttpExchange> exchange,
+                        std::shared_ptr<void> body_room) = 0;
   virtual void closed(HttpConnection& connection) = 0;
 
  protected:
@@ -103,6 +107,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   Phase phase_ = Phase::kWaiting;
   HttpRequest request_;
+  std::shared_ptr<void> body_room_;  // of a large body
   bool first_request_ = true;
   bool timed_out_ = false;
   bool keep_alive_ = false;

@@ -78,7 +78,8 @@ class HttpServer::Impl final : public HttpConnectionOwner {
     }
   }
   ~Impl() {
-    if (pool_) pool_->join();
+    if (small_) small_->join();
+    if (large_) large_->join();
     if (!options_.unix_socket.empty()) ::unlink(options_.unix_socket.c_str());
   }
 
@@ -92,11 +93,17 @@ class HttpServer::Impl final : public HttpConnectionOwner {
 
   void run(HttpHandler& handler) {
     handler_ = &handler;
-    pool_.emplace(static_cast<size_t>(std::max(1, options_.handler_threads)));
+    small_.emplace(static_cast<size_t>(std::max(1, options_.handler_threads)));
+    large_.emplace(size_t{1});
     if (tcp_) accept(*tcp_);
     if (local_) accept(*local_);
     context_.run();
-    pool_->join();
+    // Nobody waits for an answer any more: what has not begun never does, and what has is told to end.
+    small_->stop();
+    large_->stop();
+    handler_->give_up();
+    small_->join();
+    large_->join();
   }
 
   void drain(double timeout_s) {
@@ -114,15 +121,28 @@ class HttpServer::Impl final : public HttpConnectionOwner {
   HttpHandler& handler() override { return *handler_; }
   bool draining() const override { return draining_; }
 
-  void dispatch(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override {
-    asio::post(*pool_, [this, r = std::move(request), e = std::move(exchange)]() mutable {
-      try {
-        handler_->handle(std::move(r), e);
-      } catch (const std::exception& error) {
-        log_error(std::string("a request failed: ") + error.what());
-        e->respond(handler_->fault(500, "the server failed to handle this request"));
-      }
-    });
+  std::shared_ptr<void> body_room(size_t bytes) override {
+    const size_t most = std::max(options_.max_large_bodies_bytes, options_.max_body_bytes);
+    if (bytes > most - large_bodies_bytes_) return nullptr;
+    large_bodies_bytes_ += bytes;
+    return {this, [bytes](Impl* owner) { owner->large_bodies_bytes_ -= bytes; }};
+  }
+
+  // Large requests take seconds to read; whether the server lives, and what is asked in few words, must not
+  // wait for them.
+  void dispatch(HttpRequest request, std::shared_ptr<HttpExchange> exchange,
+                std::shared_ptr<void> room) override {
+    asio::thread_pool& pool = request.body.size() > options_.small_body_bytes ? *large_ : *small_;
+    asio::post(pool,
+               [this, r = std::move(request), e = std::move(exchange), room = std::move(room)]() mutable {
+                 if (gave_up_) return e->respond(handler_->fault(503, "the server is shutting down"));
+                 try {
+                   handler_->handle(std::move(r), e);
+                 } catch (const std::exception& error) {
+                   log_error(std::string("a request failed: ") + error.what());
+                   e->respond(handler_->fault(500, "the server failed to handle this request"));
+                 }
+               });
   }
 
   void closed(HttpConnection& connection) override {
@@ -229,6 +249,7 @@ class HttpServer::Impl final : public HttpConnectionOwner {
 
   void give_up() {
     log_warning(std::to_string(connections_.size()) + " connections are still busy; ending them");
+    gave_up_ = true;
     handler_->give_up();
     after(kGraceAfterGivingUp, [this] {
       for (const auto& connection : snapshot()) connection->cut();
@@ -263,7 +284,10 @@ class HttpServer::Impl final : public HttpConnectionOwner {
   bool draining_ = false;
   std::map<HttpConnection*, std::shared_ptr<HttpConnection>> connections_;
   std::atomic<size_t> connection_count_{0};
-  std::optional<asio::thread_pool> pool_;
+  std::atomic<bool> gave_up_{false};
+  std::atomic<size_t> large_bodies_bytes_{0};  // grows on the server's thread only
+  std::optional<asio::thread_pool> small_;     // handlers of small requests
+  std::optional<asio::thread_pool> large_;     // and of large ones
 };
 
 HttpServer::HttpServer(const HttpOptions& options) : impl_(std::make_unique<Impl>(options)) {}

@@ -160,6 +160,8 @@ void Service::handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange
     exchange->respond(fault(404, "There is nothing at this path."));  // not reached: screen() has refused it
   } catch (const api::RequestError& error) {
     exchange->respond(error_response(error.object()));
+  } catch (const text::EncodingStopped&) {
+    exchange->respond(fault(503, "the server is shutting down"));
   }
 }
 
@@ -168,6 +170,7 @@ HttpResponse Service::fault(int status, const std::string& message) {
 }
 
 void Service::give_up() {
+  giving_up_ = true;
   engine_.abort_all();
 }
 
@@ -217,6 +220,11 @@ GenerationRequest Service::engine_request(std::vector<int32_t> prompt, const api
                                           const std::string& client) {
   const int64_t context = engine_.max_context();
   const auto length = static_cast<int64_t>(prompt.size());
+  if (length > context) {  // possibly only its beginning (prompt_bounds)
+    throw api::RequestError(api::bad_request("This model's context has " + std::to_string(context) +
+                                                 " tokens, and the prompt has more; shorten it.",
+                                             "max_tokens", "context_length_exceeded"));
+  }
   const int64_t room = context - length;
   const int64_t most = options_.generation.max_new_tokens.value_or(context);
   const int64_t wanted =
@@ -271,6 +279,10 @@ GenerationRequest Service::engine_request(std::vector<int32_t> prompt, const api
   return out;
 }
 
+text::EncodeBounds Service::prompt_bounds() const {
+  return {.max_tokens = static_cast<size_t>(engine_.max_context()), .stop = &giving_up_};
+}
+
 void Service::prove() {
   GenerationRequest request;
   request.prompt = tokenizer_.encode("1, 2, 3,", text::ControlTokens::kAsText);
@@ -291,7 +303,7 @@ void Service::prove() {
 void Service::chat(HttpRequest& request, Exchange exchange) {
   const api::ChatRequest asked = api::parse_chat_request(request.body, options_.generation.sampling);
   GenerationJob job{new_id("chatcmpl-"), served_name(asked.model), unix_seconds(), {}, asked.delivery};
-  ChatPrompt prompt = encode_chat_request(asked, tokenizer_, options_.tool_text);
+  ChatPrompt prompt = encode_chat_request(asked, tokenizer_, options_.tool_text, prompt_bounds());
   job.requests.push_back(engine_request(std::move(prompt.tokens), asked.sampling, engine_.max_context(),
                                         asked.delivery, client_of(request, asked.delivery)));
   const bool tools = offers_tools(asked);
@@ -308,7 +320,7 @@ void Service::completions(HttpRequest& request, Exchange exchange) {
   for (api::Prompt& prompt : asked.prompts) {
     std::vector<int32_t> tokens;
     if (const auto* text = std::get_if<std::string>(&prompt)) {
-      tokens = tokenizer_.encode(*text, text::ControlTokens::kAsText);
+      tokens = tokenizer_.encode(*text, text::ControlTokens::kAsText, prompt_bounds());
     } else {
       tokens = std::move(std::get<std::vector<int32_t>>(prompt));
     }
@@ -322,11 +334,12 @@ void Service::tokenize(HttpRequest& request, Exchange exchange) {
   const api::TokenizeRequest asked = api::parse_tokenize_request(request.body);
   served_name(asked.model);
   const auto* text = std::get_if<std::string>(&asked.input);
-  const std::vector<int32_t> tokens =
-      text != nullptr
-          ? tokenizer_.encode(*text, text::ControlTokens::kAsText)
-          : encode_chat_request(std::get<api::ChatRequest>(asked.input), tokenizer_, options_.tool_text)
-                .tokens;
+  const text::EncodeBounds whole{.stop = &giving_up_};
+  const std::vector<int32_t> tokens = text != nullptr
+                                          ? tokenizer_.encode(*text, text::ControlTokens::kAsText, whole)
+                                          : encode_chat_request(std::get<api::ChatRequest>(asked.input),
+                                                                tokenizer_, options_.tool_text, whole)
+                                                .tokens;
   Json strings = nullptr;
   if (asked.return_token_strs) {
     strings = Json::array();

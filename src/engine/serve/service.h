@@ -81,6 +81,8 @@ class Service : public HttpHandler {
   GenerationRequest engine_request(std::vector<int32_t> prompt, const api::SamplingFields& sampling,
                                    int64_t default_max_tokens, const api::DeliveryFields& delivery,
                                    const std::string& client);
+  // For a prompt that is to be generated from: the context, and no longer than the server lives.
+  text::EncodeBounds prompt_bounds() const;
   std::string new_id(const char* prefix);
 
   const StepModel& model_;
@@ -89,6 +91,7 @@ class Service : public HttpHandler {
   const int64_t created_;
   const uint64_t random_base_;
   std::atomic<uint64_t> random_count_{0};
+  std::atomic<bool> giving_up_{false};
   ServerMetrics metrics_;
   Engine engine_;  // last: its thread uses what is above
 };

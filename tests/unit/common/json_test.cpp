@@ -151,6 +151,16 @@ TEST(Json, WideObjectsTakeLinearTime) {
   EXPECT_THROW(parse_json(text + "\"last\":0}", "wide", {.max_members = kMembers}), Error);
 }
 
+TEST(Json, CountsValuesAndThoseThatTakeMemory) {
+  const JsonLimits limits = {.max_values = 6, .max_allocated_values = 3};
+  EXPECT_NO_THROW(parse_json("[1,2,3,4,5]", "numbers", limits));
+  EXPECT_THROW(parse_json("[1,2,3,4,5,6]", "numbers", limits), Error);
+  for (const char* three : {R"(["",""])", "[[],{}]", R"({"a":{"b":""}})"})
+    EXPECT_NO_THROW(parse_json(three, "three", limits)) << three;
+  for (const char* four : {R"(["","",""])", "[[],{},[]]", R"({"a":{"b":["",1]}})"})
+    EXPECT_THROW(parse_json(four, "four", limits), Error) << four;
+}
+
 TEST(Json, EveryKindOfValueIsBuilt) {
   const std::string text =
       R"([null,true,false,-3,18446744073709551615,0.5,"t\u00e9",{"a":[],"b":{"c":{}}},[[1,2],[]]])";

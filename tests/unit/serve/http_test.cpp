@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+
 #include "unit/serve/test_server.h"
 
 namespace spark::engine {
@@ -155,6 +157,88 @@ TEST(Http, BoundsHeadsBodiesAndConnections) {
   a.close();
   wait_until([&] { return server.http().connections() <= 2; });
   EXPECT_EQ(server.ask(get("/health")).status, 200);
+}
+
+// A handler that reads large requests for as long as the test likes.
+class SlowReader : public HttpHandler {
+ public:
+  std::optional<HttpResponse> screen(const HttpRequest&) override { return std::nullopt; }
+  void handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override {
+    if (request.body.size() > 1000) {
+      ++begun;
+      while (!go_on && !told_to_end) std::this_thread::sleep_for(1ms);
+    }
+    exchange->respond({.body = std::to_string(request.body.size())});
+  }
+  HttpResponse fault(int status, const std::string& message) override {
+    return {.status = status, .body = message};
+  }
+  void give_up() override { told_to_end = true; }
+
+  std::atomic<int> begun{0};
+  std::atomic<bool> go_on{false}, told_to_end{false};
+};
+
+TEST(Http, LargeRequestsHoldNobodyUp) {
+  SlowReader handler;
+  HttpServer server(
+      {.port = 0, .small_body_bytes = 1000, .max_large_bodies_bytes = 5000, .max_body_bytes = 5000});
+  std::thread thread([&] { server.run(handler); });
+  Client first(server.port()), second(server.port()), third(server.port());
+  const std::string large = post("/read", std::string(2000, 'x'));
+  first.send(large);
+  wait_until([&] { return handler.begun == 1; });
+  second.send(large);  // waits for the first
+  // No room for a third of that size, declared or not; a smaller one fits.
+  const auto ask = [&](const std::string& request) {
+    Client client(server.port());
+    client.send(request);
+    return client.read_reply();
+  };
+  wait_until([&] { return ask(large).status == 503; });
+  EXPECT_EQ(ask("POST /read HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n").status, 503);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(ask(get("/health")).status, 200);
+    EXPECT_EQ(ask(post("/read", std::string(900, 'x'))).body, "900");
+  }
+  EXPECT_EQ(handler.begun, 1);
+  handler.go_on = true;
+  EXPECT_EQ(first.read_reply().body, "2000");
+  EXPECT_EQ(second.read_reply().body, "2000");
+  third.send(large);  // their room is free again
+  EXPECT_EQ(third.read_reply().body, "2000");
+  server.drain(60);
+  thread.join();
+}
+
+// Handlers that still read when the drain is over are told; requests that none has begun are refused.
+TEST(Http, ADrainDoesNotWaitForHandlers) {
+  SlowReader handler;
+  HttpServer server({.port = 0, .small_body_bytes = 1000});
+  std::thread thread([&] { server.run(handler); });
+  Client reading(server.port()), waiting(server.port());
+  reading.send(post("/read", std::string(2000, 'x')));
+  wait_until([&] { return handler.begun == 1; });
+  waiting.send(post("/read", std::string(2000, 'x')));
+  std::this_thread::sleep_for(50ms);
+  server.drain(0.1);
+  EXPECT_EQ(reading.read_reply().body, "2000");
+  EXPECT_EQ(waiting.read_reply().status, 503);
+  thread.join();
+  EXPECT_EQ(handler.begun, 1);
+}
+
+// What a coding hides must not be taken for the next request.
+TEST(Http, RefusesTransferCodingsThatItDoesNotKnow) {
+  TestServer server;
+  for (const char* coding : {"gzip", "identity", "xchunked", "gzip, chunked", "chunked, gzip"}) {
+    Client client(server.port());
+    client.send("POST /tokenize HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: " + std::string(coding) +
+                "\r\n\r\n" + get("/version"));
+    EXPECT_EQ(client.read_reply().status, 501) << coding;
+    EXPECT_TRUE(client.closed_by_server()) << coding;
+  }
+  EXPECT_EQ(server.ask("POST /tokenize HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n").status, 501);
 }
 
 TEST(Http, DoesNotWaitForSlowClients) {

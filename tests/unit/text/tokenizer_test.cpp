@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <random>
 #include <thread>
 
@@ -98,6 +99,41 @@ TEST(Tokenizer, LongRunsAreNotQuadratic) {
     while (text.size() < (size_t{1} << 20)) text += unit;
     EXPECT_EQ(tiny_tokenizer().decode(tiny_tokenizer().encode(text, ControlTokens::kRecognised)), text);
   }
+}
+
+TEST(Tokenizer, EncodesNoFurtherThanAskedFor) {
+  std::mt19937 random(7);
+  const std::vector<std::string> units = {"a",  " the", " ",        "\n",     "中",
+                                          "12", "<",    "\xCC\x81", " hello", "\xFF"};
+  for (int round = 0; round < 200; ++round) {
+    std::string text;
+    const size_t parts = random() % 60;
+    for (size_t i = 0; i < parts; ++i) {
+      const std::string& unit = units[random() % units.size()];
+      for (size_t n = 1 + random() % 9; n > 0; --n) text += unit;
+    }
+    const auto whole = tiny_tokenizer().encode(text, ControlTokens::kAsText);
+    const size_t most = random() % (whole.size() + 2);
+    const auto bounded = tiny_tokenizer().encode(text, ControlTokens::kAsText, {.max_tokens = most});
+    if (whole.size() <= most) {
+      EXPECT_EQ(bounded, whole);
+    } else {
+      EXPECT_GT(bounded.size(), most);
+    }
+    std::vector<int32_t> out = {1, 2, 3};
+    tiny_tokenizer().append_encoded(text, ControlTokens::kAsText, out, {.max_tokens = most + 3});
+    EXPECT_EQ(out.size() > most + 3, whole.size() > most);
+  }
+  // One word of any length: only its beginning is looked at.
+  const std::string run(size_t{8} << 20, ' ');
+  EXPECT_LT(tiny_tokenizer().encode(run, ControlTokens::kAsText, {.max_tokens = 10}).size(), 10000U);
+}
+
+TEST(Tokenizer, StopsWhenTold) {
+  const std::atomic<bool> stop = true;
+  const std::string run(100000, ' ');
+  EXPECT_THROW(tiny_tokenizer().encode(run, ControlTokens::kAsText, {.stop = &stop}), EncodingStopped);
+  EXPECT_EQ(tiny_tokenizer().decode(tiny_tokenizer().encode(run, ControlTokens::kAsText)), run);
 }
 
 TEST(Tokenizer, ThreadsShareOneTokenizer) {
