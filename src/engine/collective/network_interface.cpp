@@ -43,10 +43,14 @@ bool is_loopback(const sockaddr* address) {
          (ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24) == 127;
 }
 
+struct FreeInterfaces {
+  void operator()(ifaddrs* list) const { ::freeifaddrs(list); }
+};
+
 std::string interface_with(const sockaddr* address) {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) return {};
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(first, &::freeifaddrs);
+  const std::unique_ptr<ifaddrs, FreeInterfaces> list(first);
   for (const ifaddrs* each = list.get(); each != nullptr; each = each->ifa_next) {
     if (each->ifa_addr == nullptr) continue;
     // All of 127.0.0.0/8 is the loopback interface's, which only has 127.0.0.1.
