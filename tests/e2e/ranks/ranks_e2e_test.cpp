@@ -197,7 +197,7 @@ TEST(RanksE2e, AClosedTerminalStopsTheEngine) {
   EngineProcess waiting(engine_command({"--tensor-parallel-size", "2", "--nnodes", "2", "--master-port",
                                         std::to_string(free_port())}),
                         folder.path(), "waiting");
-  ASSERT_TRUE(waiting.wait_for_message("waiting for the other ranks", 20)) << waiting.messages();
+  ASSERT_TRUE(waiting.wait_for_message("boot: reading configuration", 20)) << waiting.messages();
   waiting.signal(SIGHUP);
   EXPECT_EQ(waiting.wait(20), 130) << waiting.messages();
 
