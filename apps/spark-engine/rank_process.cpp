@@ -5,8 +5,10 @@
 #include <thread>
 
 #include "../signal_watch.h"
+#include "common/clock.h"
 #include "common/log.h"
 #include "engine/checkpoint/fingerprint.h"
+#include "engine/collective/network_interface.h"
 #include "engine/collective/urgency.h"
 #include "exit_codes.h"
 
@@ -23,6 +25,7 @@ constexpr double kChildrenEndS = 5;
 // Waiting for messages: spinning is only for machines with a core for each rank.
 constexpr double kSpinUs = 50;
 constexpr double kNoSpinUs = 2;
+constexpr double kLookForWayS = 0.25;
 
 // What changes what a rank computes, or which calls it can take.
 engine::RankSettings rank_settings(const EngineFlags& flags, const engine::LoadOptions& load) {
@@ -42,6 +45,24 @@ engine::RankSettings rank_settings(const EngineFlags& flags, const engine::LoadO
                        {"--prefix-cache-retention-interval", std::to_string(limits.retention)},
                        {"--max-num-seqs", std::to_string(limits.max_sequences)},
                        {"--max-num-batched-tokens", std::to_string(limits.max_step_rows)}}};
+}
+
+// The network of the cluster is where rank 0 is; UCX would listen on all others too. Waits for a way to rank
+// 0, as a machine that has just started may have none yet.
+std::string devices_towards_leader(const RankFlags& ranks, uint16_t port) {
+  const std::string where = ranks.master_addr + ":" + std::to_string(port);
+  const double end = monotonic_s() + ranks.rendezvous_timeout_s;
+  std::string why;
+  for (;;) {
+    if (const auto interface = engine::interface_towards(ranks.master_addr, port, why)) {
+      if (!interface->empty()) return engine::devices_of(*interface);
+      log_warning("messages between ranks are listened for on every network: " + ranks.master_addr +
+                  " names none; give --master-addr one of rank 0's addresses, or set UCX_NET_DEVICES");
+      return {};
+    }
+    if (monotonic_s() > end) throw Error("there is no way to rank 0: " + why, where, "see --master-addr");
+    std::this_thread::sleep_for(std::chrono::duration<double>(kLookForWayS));
+  }
 }
 
 }  // namespace
@@ -98,7 +119,10 @@ void RankProcess::join(const EngineFlags& flags, const engine::LoadOptions& load
   }
   if (ranks.starts_others()) start_children(flags, options.master_port);
   const bool has_cores = static_cast<int32_t>(std::thread::hardware_concurrency()) > ranks.local_ranks();
-  options.transport = {.spin_us = has_cores ? kSpinUs : kNoSpinUs, .shared_memory = ranks.local_ranks() > 1};
+  options.transport = {.spin_us = has_cores ? kSpinUs : kNoSpinUs,
+                       .shared_memory = ranks.local_ranks() > 1,
+                       .network = ranks.nnodes > 1};
+  if (ranks.nnodes > 1) options.transport.devices = devices_towards_leader(ranks, options.master_port);
   options.rendezvous.timeout_s = ranks.rendezvous_timeout_s;
   options.membership.silence_s = ranks.heartbeat_timeout_s;
   options.membership.first_silence_s =
@@ -162,10 +186,12 @@ void RankProcess::on_stop_request(int32_t rank) {
 }
 
 int RankProcess::follow(engine::StepModel& model) {
-  SignalWatch signals([this](int count) {
-    if (count > 1) std::_Exit(kInterrupted);
-    group_->request_stop();
-  });
+  const SignalWatch signals(
+      [this](int count) {
+        if (count > 1) std::_Exit(kInterrupted);
+        group_->request_stop();
+      },
+      SignalWatch::Until::kProcessEnds);
   load([&] {
     group_->ready();
     log_info("rank " + std::to_string(rank_) + " is ready");

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <thread>
 
+#include "../signal_watch.h"
 #include "boot_log.h"
 #include "common/error.h"
 #include "common/log.h"
@@ -36,13 +37,11 @@ class ServerThread {
   std::thread thread_;
 };
 
-void watch_signals(engine::HttpServer& server, const engine::BootGate& gate, double drain_timeout_s) {
-  server.watch_signals([&server, &gate, drain_timeout_s](int count) {
-    // While the model loads there is nothing to finish and nothing to put in order.
-    if (count > 1 || !gate.is_open()) std::_Exit(kInterrupted);
-    log_info("finishing the requests in progress; a second signal ends them at once");
-    server.drain(drain_timeout_s);
-  });
+void on_signal(engine::HttpServer& server, const engine::BootGate& gate, double drain_timeout_s, int count) {
+  // While the model loads there is nothing to finish and nothing to put in order.
+  if (count > 1 || !gate.is_open()) std::_Exit(kInterrupted);
+  log_info("finishing the requests in progress; a second signal ends them at once");
+  server.drain(drain_timeout_s);
 }
 
 // A rank above 0: no API, the calls come from rank 0.
@@ -69,7 +68,8 @@ int serve(const EngineFlags& flags) {
 
   // In this order, so that the engine's thread ends before the server it answers through.
   engine::HttpServer server(flags.http);
-  watch_signals(server, gate, flags.drain_timeout_s);
+  const SignalWatch signals([&](int count) { on_signal(server, gate, flags.drain_timeout_s, count); },
+                            SignalWatch::Until::kProcessEnds);
   ServerThread thread(server, gate);
   if (flags.ranks.tensor_parallel_size > 1) boot.begin("waiting for the other ranks");
   RankProcess ranks(flags, prepared.load);

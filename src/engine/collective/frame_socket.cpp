@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "engine/collective/byte_stream.h"
+#include "engine/collective/resolve.h"
 
 namespace spark::engine {
 namespace {
@@ -48,21 +49,6 @@ std::string peer_name(int fd) {
     return "an unknown address";
   }
   return std::string(host) + ":" + port;
-}
-
-struct FreeAddresses {
-  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
-};
-using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
-
-Addresses resolve(const std::string& address, uint16_t port, std::string& why) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* list = nullptr;
-  const int fault = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &list);
-  if (fault != 0) why = ::gai_strerror(fault);
-  return Addresses(fault == 0 ? list : nullptr);
 }
 
 }  // namespace

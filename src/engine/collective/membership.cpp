@@ -30,6 +30,8 @@ constexpr double kLateBeats = 1.5;
 constexpr double kLateS = 0.02;
 // Wishes that could not be read.
 constexpr double kLookAgainS = 0.005;
+// How long after a silence of rank 0 the ranks that took it for lost may still be ending.
+constexpr double kGivenUpS = 1;
 // For how long it is worth telling that the watcher was held up.
 constexpr double kStallMemoryS = 10;
 
@@ -237,12 +239,26 @@ class Membership::Impl {
     }
     if (!open || !peer.socket.fault().empty()) {
       set_left(peer);
-      if (!said_goodbye_)
-        lose({peer.rank, peer.socket.fault().empty() ? "its connection ended" : peer.socket.fault()});
+      if (!said_goodbye_) lose(who_ended(peer, now));
     } else if (now - peer.heard > silence_of(peer)) {
       set_left(peer);
       lose({peer.rank, "no sign of life for " + seconds(now - peer.heard)});
     }
+  }
+
+  // The connection to `peer` has ended. After a silence of rank 0 that is what the others do, and not their
+  // fault.
+  LostRank who_ended(const Peer& peer, double now) const {
+    if (rank_ == 0 && stall_s_ > options_.silence_s && now < stall_at_ + kGivenUpS) {
+      return {0, stall() + ", for which rank " + std::to_string(peer.rank) + " has given it up"};
+    }
+    return {peer.rank, peer.socket.fault().empty() ? "its connection ended" : peer.socket.fault()};
+  }
+
+  // A stopped process, or a machine without a processor for it.
+  std::string stall() const {
+    return "its watching thread had not run for " + seconds(stall_s_) + ", " + seconds(stall_waited_s_) +
+           " of it for want of a processor";
   }
 
   void take(Peer& peer, const Frame& frame, double now) {
@@ -284,11 +300,7 @@ class Membership::Impl {
       std::string why = printable(in.text());
       if (rank == rank_) {
         why = "rank 0 gave up this rank: " + why;
-        // A stopped process, or a machine without a processor for it.
-        if (now < stall_at_ + kStallMemoryS) {
-          why += "; its watching thread had not run for " + seconds(stall_s_) + ", " +
-                 seconds(stall_waited_s_) + " of it for want of a processor";
-        }
+        if (now < stall_at_ + kStallMemoryS) why += "; " + stall();
       }
       lose({rank, why});
     } catch (const Error& error) {

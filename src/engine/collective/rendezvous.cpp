@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <chrono>
 #include <list>
+#include <set>
 #include <thread>
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/units.h"
 #include "engine/collective/byte_stream.h"
 
 namespace spark::engine {
@@ -65,8 +67,17 @@ Hello read_hello(std::span<const uint8_t> payload) {
   return hello;
 }
 
-std::string whole_seconds(double s) {
-  return std::to_string(static_cast<int64_t>(s)) + " s";
+// "300 s", "0.1 s"
+std::string seconds(double s) {
+  std::string text = format_fixed(s, 3);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text + " s";
+}
+
+// "rank 1, rank 3"
+void add_name(std::string& names, int32_t rank) {
+  names += (names.empty() ? "rank " : ", rank ") + std::to_string(rank);
 }
 
 // Rank 0's side.
@@ -106,18 +117,31 @@ class Gathering {
 
   size_t missing() const { return meeting_.addresses.size() - 1 - meeting_.connections.size(); }
 
+  bool is_member(int32_t rank) const {
+    return std::any_of(meeting_.connections.begin(), meeting_.connections.end(),
+                       [&](const RankConnection& member) { return member.rank == rank; });
+  }
+
   std::string missing_names() const {
     std::string names;
     for (int32_t rank = 1; rank < settings_.ranks; ++rank) {
-      const bool joined = std::any_of(meeting_.connections.begin(), meeting_.connections.end(),
-                                      [&](const RankConnection& c) { return c.rank == rank; });
-      if (!joined) names += (names.empty() ? "rank " : ", rank ") + std::to_string(rank);
+      if (!is_member(rank)) add_name(names, rank);
     }
     return names;
   }
 
+  // Those that never joined, or else did not stay: with the same time limit the others give up at this moment
+  // too, and leave.
   [[noreturn]] void fail_late() const {
-    throw Error(missing_names() + " did not join within " + whole_seconds(options_.timeout_s), "rank 0",
+    std::string never, left;
+    for (int32_t rank = 1; rank < settings_.ranks; ++rank) {
+      if (!is_member(rank)) add_name(left_.contains(rank) ? left : never, rank);
+    }
+    const std::string within = " within " + seconds(options_.timeout_s);
+    const std::string away = left + " joined and left again";
+    throw Error(never.empty() ? "not all ranks were there" + within + ": " + away
+                              : never + " did not join" + within + (left.empty() ? "" : "; " + away),
+                "rank 0",
                 refusal_.empty()
                     ? "start them with the same --master-addr and --master-port, and see what they print"
                     : "the last refusal was: " + refusal_);
@@ -206,6 +230,7 @@ class Gathering {
       if (member.socket.read() && !member.socket.next()) return false;
       log_warning("rank " + std::to_string(member.rank) + " left before all had joined");
       meeting_.addresses[static_cast<size_t>(member.rank)].clear();
+      left_.insert(member.rank);
       return true;
     });
   }
@@ -223,6 +248,7 @@ class Gathering {
   const RendezvousOptions& options_;
   std::list<Stranger> strangers_;
   std::string refusal_;
+  std::set<int32_t> left_;  // had joined once
   Meeting meeting_;
 };
 
@@ -286,7 +312,7 @@ Meeting join_ranks(const std::string& master_address, uint16_t master_port, cons
     }
   }
   throw Error((socket ? "not all ranks joined within " : "rank 0 could not be joined within ") +
-                  whole_seconds(options.timeout_s) + (socket ? "" : ": " + why),
+                  seconds(options.timeout_s) + (socket ? "" : ": " + why),
               where, "is rank 0 running, with this --master-addr and --master-port?");
 }
 

@@ -12,6 +12,8 @@
 #include <cstring>
 #include <mutex>
 
+#include "engine/collective/ucx_choice.h"
+
 namespace spark::engine {
 namespace {
 
@@ -141,14 +143,14 @@ class UcxTransport::Impl {
   static ucp_tag_t tag_of(int32_t sender) { return static_cast<ucp_tag_t>(sender) + 1; }
 
   void start_context() {
+    const UcxChoice choice = choose_ucx(options_.shared_memory, options_.network, options_.devices,
+                                        {std::getenv("UCX_TLS"), std::getenv("UCX_NET_DEVICES")});
     // Shared memory only counts as able to report errors when it is told to, and is passed over otherwise.
-    ::setenv("UCX_MM_ERROR_HANDLING", "y", 0);
+    if (choice.uses_shared_memory) ::setenv("UCX_MM_ERROR_HANDLING", "y", 0);
     ucp_config_t* config = nullptr;
     check(::ucp_config_read(nullptr, nullptr, &config), "cannot read its configuration");
-    // Segments of System V outlive a killed process, and one process may not be allowed to read another.
-    if (std::getenv("UCX_TLS") == nullptr) {
-      ::ucp_config_modify(config, "TLS", options_.shared_memory ? "^sysv,cma" : "^sm");
-    }
+    if (!choice.transports.empty()) ::ucp_config_modify(config, "TLS", choice.transports.c_str());
+    if (!choice.devices.empty()) ::ucp_config_modify(config, "NET_DEVICES", choice.devices.c_str());
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
     params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;

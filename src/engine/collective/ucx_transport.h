@@ -7,8 +7,8 @@
 //
 // A wait looks for messages for a moment, then sleeps on UCX's event descriptor: ranks that share few cores
 // leave them to each other, and an idle rank costs nothing. UCX's own variables (UCX_TLS, UCX_NET_DEVICES,
-// ...) apply. UCX notices a broken connection in its own time, so it is the membership that decides when a
-// rank is lost and calls abort().
+// ...) apply, before what the options say. UCX notices a broken connection in its own time, so it is the
+// membership that decides when a rank is lost and calls abort().
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,8 @@ namespace spark::engine {
 struct UcxOptions {
   double spin_us = 20;        // before a wait sleeps
   bool shared_memory = true;  // between ranks of one machine
+  bool network = true;        // between machines; without it nobody outside can reach this rank's UCX
+  std::string devices = {};   // the only ones to use for that, as UCX_NET_DEVICES has them; empty: any
   // Called by a wait each time it looks: the thread that works is running.
   std::function<void()> at_work = {};
 };

@@ -105,8 +105,6 @@ class HttpServer {
   // From any thread: takes no more connections and requests, lets those in progress finish for so long, then
   // gives up.
   void drain(double timeout_s);
-  // Calls `on_signal` with the count of signals so far, on the server's thread, at each SIGINT and SIGTERM.
-  void watch_signals(std::function<void(int count)> on_signal);
 
   size_t connections() const;
 

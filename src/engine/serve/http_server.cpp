@@ -7,9 +7,7 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
-#include <boost/asio/signal_set.hpp>
 #include <boost/asio/thread_pool.hpp>
-#include <csignal>
 #include <map>
 #include <thread>
 #include <vector>
@@ -108,13 +106,6 @@ class HttpServer::Impl final : public HttpConnectionOwner {
 
   void drain(double timeout_s) {
     asio::post(context_, [this, timeout_s] { begin_drain(timeout_s); });
-  }
-
-  void watch_signals(std::function<void(int)> on_signal) {
-    on_signal_ = std::move(on_signal);
-    signals_.add(SIGINT);
-    signals_.add(SIGTERM);
-    wait_for_signal();
   }
 
   const HttpOptions& options() const override { return options_; }
@@ -220,14 +211,6 @@ class HttpServer::Impl final : public HttpConnectionOwner {
                        "the server has " + std::to_string(options_.max_connections) + " connections already");
   }
 
-  void wait_for_signal() {
-    signals_.async_wait([this](error_code error, int) {
-      if (error) return;
-      on_signal_(++signal_count_);
-      wait_for_signal();
-    });
-  }
-
   void begin_drain(double timeout_s) {
     if (draining_) return;
     draining_ = true;
@@ -277,9 +260,6 @@ class HttpServer::Impl final : public HttpConnectionOwner {
   uint16_t port_ = 0;
   asio::steady_timer retry_{context_};
   asio::steady_timer give_up_{context_};
-  asio::signal_set signals_{context_};
-  std::function<void(int)> on_signal_;
-  int signal_count_ = 0;
   HttpHandler* handler_ = nullptr;
   bool draining_ = false;
   std::map<HttpConnection*, std::shared_ptr<HttpConnection>> connections_;
@@ -306,9 +286,6 @@ void HttpServer::run(HttpHandler& handler) {
 }
 void HttpServer::drain(double timeout_s) {
   impl_->drain(timeout_s);
-}
-void HttpServer::watch_signals(std::function<void(int)> on_signal) {
-  impl_->watch_signals(std::move(on_signal));
 }
 
 }  // namespace spark::engine

@@ -16,8 +16,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 
@@ -160,6 +162,35 @@ std::string EngineProcess::output() const {
 }
 std::string EngineProcess::messages() const {
   return content(err_path_);
+}
+
+std::vector<std::string> listening_addresses(pid_t pid) {
+  const std::string process = "/proc/" + std::to_string(pid);
+  std::set<std::string> sockets;  // "socket:[4026]"
+  std::error_code none;
+  for (const auto& fd : std::filesystem::directory_iterator(process + "/fd", none)) {
+    sockets.insert(std::filesystem::read_symlink(fd.path(), none).string());
+  }
+  std::vector<std::string> addresses;
+  for (const char* table : {"/net/tcp", "/net/tcp6"}) {
+    std::istringstream lines(content(process + table));
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string number, local, remote, state, skipped, inode;
+      words >> number >> local >> remote >> state;
+      for (int i = 0; i < 5; ++i) words >> skipped;
+      words >> inode;
+      if (state == "0A" && sockets.contains("socket:[" + inode + "]")) {
+        addresses.push_back(local.substr(0, local.find(':')));
+      }
+    }
+  }
+  return addresses;
+}
+
+std::string name_of(pid_t pid) {
+  const std::string name = content("/proc/" + std::to_string(pid) + "/comm");
+  return name.substr(0, name.find('\n'));
 }
 
 bool is_gone(pid_t pid) {

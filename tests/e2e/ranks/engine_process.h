@@ -46,6 +46,11 @@ class EngineProcess {
   std::optional<int> exit_code_;
 };
 
+// Where a process listens for TCP connections: "0100007F" is 127.0.0.1, as in /proc/net/tcp.
+std::vector<std::string> listening_addresses(pid_t pid);
+// What `ps -e` calls it.
+std::string name_of(pid_t pid);
+
 // True when no process has that id, or only one that has ended.
 bool is_gone(pid_t pid);
 

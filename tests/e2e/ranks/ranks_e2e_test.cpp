@@ -139,6 +139,78 @@ TEST(RanksE2e, ThreeProcessesServeAndEndTogether) {
   }
 }
 
+constexpr const char* kLoopback = "0100007F";
+
+// UCX by itself listens on every network, where a stranger can end the process.
+TEST(RanksE2e, NobodyOutsideReachesTheRanks) {
+  const engine::TemporaryFolder folder;
+  EngineProcess engine(engine_command({"--tensor-parallel-size", "3"}), folder.path(), "tp3");
+  ASSERT_NE(engine.wait_for_port(), 0) << engine.messages();
+  EXPECT_EQ(listening_addresses(engine.pid()), std::vector<std::string>{kLoopback});  // the API
+  for (const pid_t child : engine.children()) {
+    EXPECT_EQ(listening_addresses(child), std::vector<std::string>{});
+    EXPECT_EQ(name_of(child), "spark-engine");
+  }
+  EXPECT_TRUE(engine.output().starts_with("listening on ")) << engine.output();
+
+  ThreeProcesses group;  // rank 0 is reached at 127.0.0.1
+  ASSERT_NE(group.port, 0);
+  for (const auto& rank : group.ranks) {
+    const auto addresses = listening_addresses(rank->pid());
+    EXPECT_GE(addresses.size(), 1U);
+    for (const std::string& address : addresses) EXPECT_EQ(address, kLoopback);
+    EXPECT_EQ(rank->messages().find("UCX"), std::string::npos) << rank->messages();
+  }
+  EXPECT_TRUE(group.ranks[0]->output().starts_with("listening on ")) << group.ranks[0]->output();
+  EXPECT_EQ(group.ranks[1]->output(), "");
+}
+
+// As service managers stop a cluster: all at once, so that some are ending already when they are told.
+TEST(RanksE2e, RanksThatAreAllToldToStopAllEndWell) {
+  for (const int stagger_us : {0, 3000, 10000, 25000}) {
+    ThreeProcesses group;
+    ASSERT_NE(group.port, 0);
+    for (const auto& rank : group.ranks) {
+      rank->signal(SIGTERM);
+      ::usleep(static_cast<useconds_t>(stagger_us));
+    }
+    for (const auto& rank : group.ranks) EXPECT_EQ(rank->wait(20), 0) << group.all_messages();
+  }
+}
+
+// UCX takes SIGHUP for itself in every process that links it.
+TEST(RanksE2e, AClosedTerminalStopsTheEngine) {
+  for (const char* ranks : {"1", "2"}) {
+    const engine::TemporaryFolder folder;
+    EngineProcess engine(engine_command({"--tensor-parallel-size", ranks}), folder.path(), "engine");
+    ASSERT_NE(engine.wait_for_port(), 0) << engine.messages();
+    const auto children = engine.children();
+    for (const pid_t child : children) ::kill(child, SIGHUP);
+    engine.signal(SIGHUP);
+    ::usleep(1000);
+    engine.signal(SIGHUP);  // one by the shell, one by the kernel
+    EXPECT_EQ(engine.wait(20), 0) << engine.messages();
+    for (const pid_t child : children) EXPECT_TRUE(is_gone(child));
+  }
+  // While it loads there is nothing to put in order.
+  const engine::TemporaryFolder folder;
+  EngineProcess waiting(engine_command({"--tensor-parallel-size", "2", "--nnodes", "2", "--master-port",
+                                        std::to_string(free_port())}),
+                        folder.path(), "waiting");
+  ASSERT_TRUE(waiting.wait_for_message("boot: reading configuration", 20)) << waiting.messages();
+  waiting.signal(SIGHUP);
+  EXPECT_EQ(waiting.wait(20), 130) << waiting.messages();
+
+  ::signal(SIGHUP, SIG_IGN);  // as nohup does
+  EngineProcess engine(engine_command({}), folder.path(), "nohup");
+  ::signal(SIGHUP, SIG_DFL);
+  const uint16_t port = engine.wait_for_port();
+  ASSERT_NE(port, 0) << engine.messages();
+  engine.signal(SIGHUP);
+  EXPECT_NE(complete(port, "Hello", 4).find("\"text\":"), std::string::npos);
+  EXPECT_FALSE(engine.ended());
+}
+
 // Sums rounded to BF16: results depend on the number of ranks. Shared memory or the network, one machine or
 // three, alone or beside others: the same bits, so the same text.
 TEST(RanksE2e, TheSameNumberOfRanksGivesTheSameTextOverEveryTransport) {
@@ -212,11 +284,14 @@ void cause(const FaultCase& each, std::vector<double>& times) {
   const auto code = victim.wait(10);
   ASSERT_TRUE(code.has_value()) << "rank " << each.rank << " hangs\n" << group.all_messages();
   EXPECT_EQ(*code, each.fault == Fault::kKill ? 128 + SIGKILL : 1) << group.all_messages();
+  if (each.rank == 0 && each.fault == Fault::kStop) {
+    EXPECT_NE(victim.messages().find("rank 0 ends: its watching thread had not run for "), std::string::npos)
+        << victim.messages();
+  }
   if (stream == nullptr) return;
   EXPECT_TRUE(stream->wait_for_end(5));
   if (each.rank == 0 && each.fault == Fault::kKill) return;  // nobody is left to say anything
-  const std::string said = each.rank == 0 ? " was lost: " : lost;
-  EXPECT_NE(stream->text().find(said), std::string::npos)
+  EXPECT_NE(stream->text().find(lost), std::string::npos)
       << stream->text().substr(stream->text().size() - std::min<size_t>(400, stream->text().size()));
 }
 

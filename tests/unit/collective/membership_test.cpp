@@ -189,7 +189,7 @@ TEST(Rendezvous, SaysWhoIsMissingWhenTimeIsUp) {
     gather_ranks(listener, settings_of(0), address_of(0), quick(0.3));
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("rank 1, rank 2 did not join within"), std::string::npos);
+    EXPECT_STREQ(error.what(), "rank 1, rank 2 did not join within 0.3 s");
   }
   try {
     join_ranks(kHere, 1, settings_of(1), address_of(1), quick(0.4));
@@ -198,6 +198,36 @@ TEST(Rendezvous, SaysWhoIsMissingWhenTimeIsUp) {
     EXPECT_NE(std::string(error.what()).find("rank 0 could not be joined"), std::string::npos);
     EXPECT_NE(error.describe().find("--master-addr"), std::string::npos);
   }
+}
+
+// With the same time limit the others give up at the same moment: who came is not who is missing.
+TEST(Rendezvous, TellsWhoLeftFromWhoNeverCame) {
+  const auto fault_of = [](int32_t ranks) {
+    const Descriptor listener = listen_on(kHere, 0);
+    auto gather = std::async(std::launch::async, [&] {
+      return gather_ranks(listener, settings_of(0, ranks), address_of(0), quick(1.5));
+    });
+    EXPECT_THROW(join_ranks(kHere, port_of(listener), settings_of(2, ranks), address_of(2), quick(0.3)),
+                 Error);
+    auto last = std::async(std::launch::async, [&] {
+      return ranks == 4
+                 ? join_ranks(kHere, port_of(listener), settings_of(1, ranks), address_of(1), quick(0.3))
+                 : Meeting{};
+    });
+    std::string what;
+    try {
+      gather.get();
+    } catch (const Error& error) {
+      what = error.what();
+    }
+    try {
+      last.get();
+    } catch (const Error&) {
+    }
+    return what;
+  };
+  EXPECT_EQ(fault_of(3), "rank 1 did not join within 1.5 s; rank 2 joined and left again");
+  EXPECT_EQ(fault_of(4), "rank 3 did not join within 1.5 s; rank 1, rank 2 joined and left again");
 }
 
 // Garbage, half messages, silence, floods: the ranks still meet.
@@ -438,6 +468,22 @@ TEST(Membership, ARankThatIsGivenUpSaysThatItsWatcherDidNotRun) {
   }
   EXPECT_NE(group.watched[1].why.find("its watching thread had not run for "), std::string::npos)
       << group.watched[1].why;
+}
+
+// Nobody is there to tell rank 0 that it was given up: the others end.
+TEST(Membership, ALeaderThatWasGivenUpBlamesItself) {
+  Group group(2);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  hold_up("rank-watch-0");
+  ASSERT_TRUE(group.watched[1].wait());
+  EXPECT_EQ(group.watched[1].lost_rank, 0);
+  group.members[1].reset();
+  ASSERT_TRUE(group.watched[0].wait());
+  EXPECT_EQ(group.watched[0].lost_rank, 0);
+  EXPECT_NE(group.watched[0].why.find("rank 0 was lost: its watching thread had not run for "),
+            std::string::npos)
+      << group.watched[0].why;
+  EXPECT_NE(group.watched[0].why.find("rank 1 has given it up"), std::string::npos);
 }
 
 // A machine that stands still for a while is no reason to take others for dead.

@@ -20,7 +20,9 @@ void on_ucx_ranks(int32_t ranks, bool shared_memory, const std::function<void(Uc
   std::vector<std::vector<uint8_t>> addresses;
   for (int32_t rank = 0; rank < ranks; ++rank) {
     transports.push_back(std::make_unique<UcxTransport>(
-        rank, ranks, UcxOptions{.spin_us = 2, .shared_memory = shared_memory}));
+        rank, ranks,
+        UcxOptions{
+            .spin_us = 2, .shared_memory = shared_memory, .network = !shared_memory, .devices = "lo"}));
     addresses.push_back(transports.back()->address());
   }
   // As after a rendezvous, no rank goes before all are connected: their shared memory goes with them.
