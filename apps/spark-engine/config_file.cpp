@@ -3,7 +3,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <set>
+#include <map>
 
 #include "common/error.h"
 #include "common/file.h"
@@ -19,7 +19,7 @@ struct ConfigFile {
   CLI::App& app;
   const std::string& path;
   Faults faults = {};
-  std::set<std::string> seen = {};
+  std::map<const CLI::Option*, std::string> seen = {};  // with the name that the file has for it
 
   void fault(const YAML::Node& at, const std::string& what, const std::string& hint = {}) {
     faults.push_back({path + ":" + std::to_string(at.Mark().line + 1), what, hint});
@@ -47,17 +47,20 @@ struct ConfigFile {
 
   CLI::Option* option_of(const YAML::Node& key) {
     const std::string name = name_of(key);
-    if (!seen.insert(name).second) {
-      fault(key, "\"" + name + "\" is given twice");
-      return nullptr;
-    }
     const std::vector<std::string> known = names();
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       const auto guess = nearest(name, known);
       fault(key, "there is no flag \"" + name + "\"", guess ? "did you mean \"" + *guess + "\"?" : "");
       return nullptr;
     }
-    return app.get_option_no_throw(name == kModelKey ? kModelOption : "--" + name);
+    CLI::Option* option = app.get_option_no_throw(name == kModelKey ? kModelOption : "--" + name);
+    const auto [before, is_new] = seen.emplace(option, name);
+    if (is_new) return option;
+    fault(key,
+          before->second == name ? "\"" + name + "\" is given twice"
+                                 : "\"" + name + "\" is given beside \"" + before->second + "\"",
+          before->second == name ? "" : "they are one switch: keep one of them");
+    return nullptr;
   }
 
   // A flag's values as the command line would give them; nullopt after a fault.
@@ -84,8 +87,9 @@ struct ConfigFile {
     if (option == nullptr) return;
     const auto values = values_of(key, value);
     if (!values || option->count() > 0) return;  // the command line wins
-    if (option->get_expected_max() == 1 && values->size() != 1) {
-      return fault(key, "\"" + key.Scalar() + "\" takes one value");
+    const bool takes_list = option->get_expected_max() > 1;
+    if (takes_list ? values->empty() : values->size() != 1) {
+      return fault(key, "\"" + key.Scalar() + "\" takes one value" + (takes_list ? " or more" : ""));
     }
     try {
       const bool is_switch = option->get_expected_min() == 0;
@@ -102,9 +106,14 @@ struct ConfigFile {
 }  // namespace
 
 void apply_config_file(CLI::App& app, const std::string& path) {
+  ConfigFile file{app, path};
   YAML::Node document;
   try {
-    document = YAML::Load(read_file(path, size_t{1} << 20));
+    for (const YAML::Node& part : YAML::LoadAll(read_file(path, size_t{1} << 20))) {
+      if (part.IsNull()) continue;  // nothing between two "---"
+      if (!document.IsNull()) file.fault(part, "begins a second document", "put all flags into one");
+      if (document.IsNull()) document.reset(part);
+    }
   } catch (const YAML::Exception& error) {
     throw Error(error.msg, path + ":" + std::to_string(error.mark.line + 1), "the file must be YAML");
   }
@@ -112,7 +121,6 @@ void apply_config_file(CLI::App& app, const std::string& path) {
   if (!document.IsMap()) {
     throw Error("is no map from flags to values", path, "write lines like \"max-num-seqs: 16\"");
   }
-  ConfigFile file{app, path};
   for (const auto& pair : document) file.take(pair.first, pair.second);
   throw_if_any(file.faults, path);
 }

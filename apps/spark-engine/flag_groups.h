@@ -11,6 +11,9 @@ namespace spark::app {
 
 // MODEL_DIR, the backend, the limits of a step and of the queue.
 void add_model_flags(CLI::App& app, EngineFlags& flags);
+// A step has a token of every sequence in it: throws CLI::ValidationError for more sequences than tokens of a
+// step, and lowers a number of sequences that nobody has given.
+void settle_step_flags(const CLI::App& app, EngineFlags& flags);
 // How sequences share steps and caches.
 void add_scheduler_flags(CLI::App& app, EngineFlags& flags);
 // Whether and how to speculate.

@@ -3,8 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <iostream>
-#include <map>
 
+#include "../flag_checks.h"
 #include "common/file.h"
 #include "config_file.h"
 #include "exit_codes.h"
@@ -44,16 +44,15 @@ void add_general_flags(CLI::App& app, EngineFlags& flags, std::string& config_fi
   app.add_flag("--check", flags.check_only,
                "Check flags, checkpoint, memory and port, print what would be used, start nothing")
       ->default_str("off");
-  const std::map<std::string, LogLevel> levels = {{"debug", LogLevel::kDebug},
-                                                  {"info", LogLevel::kInfo},
-                                                  {"warning", LogLevel::kWarning},
-                                                  {"error", LogLevel::kError}};
-  app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
-      ->transform(CLI::CheckedTransformer(levels, CLI::ignore_case))
+  add_choice(app, "--log-level", flags.log_level,
+             {{"debug", LogLevel::kDebug},
+              {"info", LogLevel::kInfo},
+              {"warning", LogLevel::kWarning},
+              {"error", LogLevel::kError}},
+             "How much to log")
       ->default_str("info");
-  const std::map<std::string, LogFormat> formats = {{"text", LogFormat::kText}, {"json", LogFormat::kJson}};
-  app.add_option("--log-format", flags.log_format, "text, or json: one object a line")
-      ->transform(CLI::CheckedTransformer(formats, CLI::ignore_case))
+  add_choice(app, "--log-format", flags.log_format, {{"text", LogFormat::kText}, {"json", LogFormat::kJson}},
+             "text, or json: one object a line")
       ->default_str("text");
 }
 
@@ -73,11 +72,13 @@ std::optional<EngineFlags> parse_flags(int argc, char** argv, int& exit_code) {
   add_server_flags(app, flags, key_file);
   add_rank_flags(app, flags.ranks);
   add_general_flags(app, flags, config_file);
+  check_written_values(app);
   try {
     app.parse(argc, argv);
     if (!config_file.empty()) apply_config_file(app, config_file);
     if (flags.model.folder.empty()) throw CLI::RequiredError("MODEL_DIR");
     check_rank_flags(flags.ranks);
+    settle_step_flags(app, flags);
   } catch (const CLI::ParseError& error) {
     exit_code = app.exit(error, std::cout, std::cerr) == 0 ? 0 : kUsage;
     return std::nullopt;

@@ -37,6 +37,7 @@ struct EngineFlags {
 };
 
 inline constexpr int32_t kDefaultModelLen = 8192;
+inline constexpr int32_t kLeastModelLen = 2;  // a token of a prompt, one of an answer
 
 // Reads the flags, the file of --config, the key file and the environment variable SPARK_API_KEY. nullopt:
 // print nothing more and exit with `exit_code` (--help, --version, flags that make no sense). Throws Error

@@ -17,13 +17,19 @@ namespace {
 int run(int argc, char** argv) {
   int exit_code = 0;
   const auto flags = parse_flags(argc, argv, exit_code);
-  if (!flags) return exit_code;
+  if (!flags) {
+    require_written_output();
+    return exit_code;
+  }
   set_log_level(flags->log_level);
   set_log_format(flags->log_format);
   engine::tame_ucx();
   // A reader of our output that goes away must not end the server.
   std::signal(SIGPIPE, SIG_IGN);
-  return flags->check_only ? check(*flags) : serve(*flags);
+  if (!flags->check_only) return serve(*flags);
+  exit_code = check(*flags);
+  require_written_output();
+  return exit_code;
 }
 
 }  // namespace

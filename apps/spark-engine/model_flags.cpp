@@ -18,7 +18,7 @@ void add_model_flags(CLI::App& app, EngineFlags& flags) {
   app.add_option("--served-model-name", flags.served_names,
                  "Names the API knows the model by; the first is in answers")
       ->allow_extra_args(false)  // one name each time, or MODEL_DIR after it would be taken for a name
-      ->check(not_empty())
+      ->check(valid_utf8())
       ->default_str("the folder's name");
   app.add_option("--backend", flags.model.backend, "Where to compute: " + join(engine::backend_names()))
       ->capture_default_str()
@@ -28,7 +28,7 @@ void add_model_flags(CLI::App& app, EngineFlags& flags) {
       ->check(CLI::Range(0, 4096));
   app.add_option("--max-model-len", flags.max_model_len, "Tokens of one sequence, prompt and answer")
       ->default_str("8192 or the model's end")
-      ->check(CLI::Range(2, 1 << 30));
+      ->check(CLI::Range(kLeastModelLen, 1 << 30));
   app.add_option("--max-num-seqs", flags.model.limits.max_sequences,
                  "Sequences computed at once; others wait")
       ->capture_default_str()
@@ -42,14 +42,12 @@ void add_model_flags(CLI::App& app, EngineFlags& flags) {
          "Defaults of requests: auto (generation_config.json of MODEL_DIR, if it has one), vllm (none), "
          "or the folder that has the file")
       ->capture_default_str();
-  const std::map<std::string, engine::WeightReading> readings = {{"auto", engine::WeightReading::kAuto},
-                                                                 {"direct", engine::WeightReading::kDirect},
-                                                                 {"map", engine::WeightReading::kMapped}};
-  app.add_option(
-         "--weight-reads", flags.model.weight_reading,
-         "How weights that the backend copies come from disk: direct (large reads past the page cache), "
-         "map, or auto (direct from one GiB on)")
-      ->transform(CLI::CheckedTransformer(readings, CLI::ignore_case))
+  add_choice(app, "--weight-reads", flags.model.weight_reading,
+             {{"auto", engine::WeightReading::kAuto},
+              {"direct", engine::WeightReading::kDirect},
+              {"map", engine::WeightReading::kMapped}},
+             "How weights that the backend copies come from disk: direct (large reads past the page cache), "
+             "map, or auto (direct from one GiB on)")
       ->default_str("auto");
   app.add_option("--engram-cache-mib", flags.engram_cache_mib,
                  "Host memory for rows of the Engram tables read lately, of all tables together")
@@ -69,6 +67,18 @@ void add_model_flags(CLI::App& app, EngineFlags& flags) {
   app.add_option("--max-queued", flags.max_queued, "Sequences that may wait; more are refused with 429")
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 20));
+}
+
+void settle_step_flags(const CLI::App& app, EngineFlags& flags) {
+  int32_t& sequences = flags.model.limits.max_sequences;
+  const int32_t tokens = flags.model.limits.max_step_rows;
+  if (sequences <= tokens) return;
+  if (app.count("--max-num-seqs") > 0) {
+    throw CLI::ValidationError("--max-num-seqs", "is " + std::to_string(sequences) + ", above the " +
+                                                     std::to_string(tokens) +
+                                                     " tokens of a step (--max-num-batched-tokens)");
+  }
+  sequences = tokens;
 }
 
 }  // namespace spark::app

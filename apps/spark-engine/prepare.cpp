@@ -5,11 +5,11 @@
 #include <thread>
 
 #include "common/error.h"
-#include "common/file.h"
-#include "common/json.h"
 #include "common/log.h"
 #include "engine/schedule/speculation_config.h"
+#include "model/config_file.h"
 #include "text/tool_text.h"
+#include "text/unicode.h"
 
 namespace spark::app {
 namespace {
@@ -17,6 +17,10 @@ namespace {
 std::string folder_name(const std::string& folder) {
   const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
   const std::string name = path.has_filename() ? path.filename() : path.parent_path().filename();
+  if (!text::is_valid_utf8(name)) {
+    throw Error("the folder's name is not valid UTF-8, so the API cannot know the model by it", folder,
+                "name the model with --served-model-name");
+  }
   return name.empty() ? "model" : name;
 }
 
@@ -29,8 +33,14 @@ int32_t end_token(const model::ModelConfig& config, const text::Tokenizer& token
       folder + "/tokenizer.json", "tokenizer.json and config.json must come from the same release");
 }
 
-int32_t context_length(const EngineFlags& flags, const model::ModelConfig& config) {
+int32_t context_length(const EngineFlags& flags, const model::ModelConfig& config,
+                       const std::string& config_path) {
   const int64_t end = config.max_position_embeddings;
+  if (end < kLeastModelLen) {
+    throw Error("max_position_embeddings is " + std::to_string(end) + "; " + std::to_string(kLeastModelLen) +
+                    " is the least: a token of a prompt, one of an answer",
+                config_path, "compare it with the config.json of the published checkpoint");
+  }
   if (!flags.max_model_len) return static_cast<int32_t>(std::min<int64_t>(kDefaultModelLen, end));
   if (*flags.max_model_len > end) {
     throw Error("is " + std::to_string(*flags.max_model_len) + "; the model ends at " + std::to_string(end) +
@@ -82,14 +92,14 @@ Prepared prepare(const EngineFlags& flags) {
   const std::string& folder = flags.model.folder;
   const std::string config_path = folder + "/config.json";
   Prepared prepared;
-  prepared.config = model::read_model_config(parse_json(read_file(config_path), config_path), config_path);
+  prepared.config = model::load_model_config(config_path);
   prepared.tokenizer =
       std::make_unique<text::Tokenizer>(text::Tokenizer::from_file(folder + "/tokenizer.json"));
   prepared.load = flags.model;
   prepared.load.spread_rows_above = flags.ranks.spread_rows_above;
   prepared.load.collective_dtype =
       engine::resolved_collective_dtype(flags.ranks.collective_dtype, prepared.load.backend);
-  prepared.load.limits.max_context = context_length(flags, prepared.config);
+  prepared.load.limits.max_context = context_length(flags, prepared.config, config_path);
   const size_t tables = std::max<size_t>(1, prepared.config.engram_layer_ids.size());
   prepared.load.engram.cache_bytes = (flags.engram_cache_mib << 20) / tables;
   prepared.load.engram.direct = !flags.engram_page_cache;

@@ -1,23 +1,13 @@
 #include "rank_flags.h"
 
-#include <map>
-
 #include "../flag_checks.h"
 #include "flag_groups.h"
 #include "model/split.h"
 
 namespace spark::app {
 
-namespace {
-
-std::map<std::string, engine::CollectiveDtype> collective_dtypes() {
-  using enum engine::CollectiveDtype;
-  return {{"auto", kAuto}, {"bf16", kBf16}, {"fp64", kFp64}};
-}
-
-}  // namespace
-
 void add_rank_flags(CLI::App& app, RankFlags& ranks) {
+  using enum engine::CollectiveDtype;
   app.add_option("--tensor-parallel-size", ranks.tensor_parallel_size, "Ranks that share every layer")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, model::kMaxRanks));
@@ -29,8 +19,7 @@ void add_rank_flags(CLI::App& app, RankFlags& ranks) {
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, model::kMaxRanks - 1));
   app.add_option("--master-addr", ranks.master_addr, "Address of machine 0, where the ranks meet")
-      ->capture_default_str()
-      ->check(not_empty());
+      ->capture_default_str();
   app.add_option("--master-port", ranks.master_port, "Port there")
       ->default_str(std::to_string(kDefaultMasterPort) + ", or a free one with one machine")
       ->take_last()
@@ -49,12 +38,12 @@ void add_rank_flags(CLI::App& app, RankFlags& ranks) {
                  "Steps of more tokens than this spread their residual streams over the ranks")
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 20));
-  app.add_option("--collective-dtype", ranks.collective_dtype,
-                 "How the ranks' partial sums are added up: fp64 not rounded before, so that any number of "
-                 "ranks gives the same results; bf16 rounded, a quarter of the bytes; auto: fp64 where the "
-                 "backend can")
-      ->default_str("auto")
-      ->transform(CLI::CheckedTransformer(collective_dtypes(), CLI::ignore_case));
+  add_choice(app, "--collective-dtype", ranks.collective_dtype,
+             {{"auto", kAuto}, {"bf16", kBf16}, {"fp64", kFp64}},
+             "How the ranks' partial sums are added up: fp64 not rounded before, so that any number of "
+             "ranks gives the same results; bf16 rounded, a quarter of the bytes; auto: fp64 where the "
+             "backend can")
+      ->default_str("auto");
   app.add_option("--local-rank", ranks.local_rank, "")->group("")->check(CLI::Range(1, 7));
 }
 

@@ -6,7 +6,9 @@ namespace spark::app {
 void add_server_flags(CLI::App& app, EngineFlags& flags, std::string& key_file) {
   engine::HttpOptions& http = flags.http;
   app.add_option("--host", http.host, "Address to listen on")->capture_default_str();
-  app.add_option("--port", http.port, "Port; 0 takes a free one")->capture_default_str();
+  app.add_option("--port", http.port, "Port; 0 takes a free one")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 65535));
   app.add_option("--uds", http.unix_socket, "Listen on this Unix socket instead");
   app.add_option(
          "--api-key", flags.api_keys,

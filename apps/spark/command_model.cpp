@@ -7,11 +7,11 @@
 #include "../flag_checks.h"
 #include "commands.h"
 #include "common/error.h"
-#include "common/file.h"
 #include "common/json.h"
 #include "common/units.h"
 #include "engine/checkpoint/inspect.h"
 #include "engine/checkpoint/synthetic.h"
+#include "model/config_file.h"
 #include "model/rank_table.h"
 #include "model/report.h"
 
@@ -106,10 +106,7 @@ void add_ranks(CLI::App& model) {
   CLI::App* command =
       model.add_subcommand("ranks", "What each of one to four ranks holds, as the tables of docs/engine.md");
   command->add_option("CONFIG", *path, "A config.json")->required();
-  command->callback([path] {
-    std::cout << model::rank_tables_markdown(
-        model::read_model_config(parse_json(read_file(*path, size_t{16} << 20), *path), *path));
-  });
+  command->callback([path] { std::cout << model::rank_tables_markdown(model::load_model_config(*path)); });
 }
 
 }  // namespace

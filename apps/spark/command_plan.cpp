@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "commands.h"
-#include "common/file.h"
+#include "model/config_file.h"
 #include "ops/plan/plan.h"
 #include "ops/plan/published.h"
 #include "site_options.h"
@@ -29,7 +29,7 @@ model::ModelConfig load_model(const PlanFlags& flags, const ops::Repository& rep
   std::error_code ignored;  // reading says what is wrong with it
   const bool folder = std::filesystem::is_directory(flags.model, ignored);
   const std::string path = folder ? flags.model + "/config.json" : flags.model;
-  return model::read_model_config(parse_json(read_file(path, size_t{16} << 20), path), path);
+  return model::load_model_config(path);
 }
 
 // A plan needs no site: only what the profile itself says about engine and host counts.

@@ -5,7 +5,6 @@
 
 #include "../run_program.h"
 #include "commands.h"
-#include "common/error.h"
 #include "common/json.h"
 #include "site_options.h"
 
@@ -64,8 +63,7 @@ int run(int argc, char** argv) {
     app.exit(error, std::cout, std::cerr);
     return static_cast<int>(ExitCode::kUsage);
   }
-  std::cout.flush();
-  if (!std::cout) throw Error("cannot be written", "standard output", "check the disk or pipe it goes to");
+  require_written_output();
   return static_cast<int>(outcome.code);
 }
 

@@ -13,12 +13,18 @@
 
 #include "common/descriptor.h"
 #include "common/error.h"
+#include "common/read_advice.h"
 
 namespace spark {
 namespace {
 
 [[noreturn]] void fail(const std::string& path, const char* doing) {
   throw Error(std::string(doing) + ": " + std::strerror(errno), path);
+}
+
+[[noreturn]] void fail_to_open(const std::string& path) {
+  const int error = errno;
+  throw Error(std::string("cannot be opened: ") + std::strerror(error), path, read_advice(error));
 }
 
 [[noreturn]] void refuse_size(const std::string& path, size_t max_bytes) {
@@ -55,7 +61,7 @@ void sync_folder_of(const std::string& path) {
 
 std::string read_file(const std::string& path, size_t max_bytes) {
   const Descriptor fd(::open(path.c_str(), kOpenFlags));
-  if (fd.get() < 0) fail(path, "cannot be opened");
+  if (fd.get() < 0) fail_to_open(path);
   std::string content;
   const size_t size = regular_size(fd.get(), path);
   if (size > max_bytes) refuse_size(path, max_bytes);  // before memory is taken for it
@@ -98,7 +104,7 @@ void write_file_atomic(const std::string& path, std::string_view content, unsign
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   const Descriptor fd(::open(path.c_str(), kOpenFlags));
-  if (fd.get() < 0) fail(path, "cannot be opened");
+  if (fd.get() < 0) fail_to_open(path);
   size_ = regular_size(fd.get(), path);
   if (size_ == 0) return;
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);

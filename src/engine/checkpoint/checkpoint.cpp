@@ -29,9 +29,16 @@ void check_folder(const std::string& folder) {
   }
 }
 
+// What cannot be looked at is there: opening it says why.
 bool exists(const std::string& path) {
   struct stat info {};
-  return ::stat(path.c_str(), &info) == 0;
+  return ::stat(path.c_str(), &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
+std::string joined(const std::set<std::string>& hints) {
+  std::string text;
+  for (const std::string& hint : hints) text += (text.empty() ? "" : "; ") + hint;
+  return text;
 }
 
 std::string read_index(const std::string& path) {
@@ -118,19 +125,22 @@ void Checkpoint::open_shards(const CheckpointIndex& index) {
   std::set<std::string_view> names;
   for (const auto& [name, shard] : index.weight_map) names.insert(shard);
   FaultList faults;
+  std::set<std::string> hints;  // a shard that may not be read needs no copy
   for (const std::string_view name : names) {
     const std::string path = folder_ + "/" + std::string(name);
     if (!exists(path)) {
       faults.add(std::string(name), "is named by the index but missing");
+      hints.insert(kCopyAgain);
       continue;
     }
     try {
       shards_.push_back(std::make_unique<const SafetensorsFile>(path));
     } catch (const Error& error) {
       faults.add(std::string(name), error.what());
+      hints.insert(error.hint().empty() ? kCopyAgain : error.hint());
     }
   }
-  faults.throw_if_any(folder_, kCopyAgain);
+  faults.throw_if_any(folder_, joined(hints));
 }
 
 void Checkpoint::check_listing(const CheckpointIndex& index, FaultList& faults) const {

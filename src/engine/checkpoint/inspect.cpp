@@ -6,6 +6,7 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "model/config_file.h"
 #include "model/tensors.h"
 #include "text/engram_map.h"
 #include "text/tokenizer.h"
@@ -17,8 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 using model::ModelConfig;
 
-constexpr size_t kMaxConfigBytes = size_t{16} << 20;
-
 class Inspector {
  public:
   explicit Inspector(Inspection& result) : result_(result) {}
@@ -28,8 +27,8 @@ class Inspector {
     std::optional<ModelConfig> config;
     attempt([&] {
       Faults faults;
-      const ModelConfig read =
-          model::parse_model_config(parse_json(read_file(path, kMaxConfigBytes), path), faults, ignored_keys);
+      const ModelConfig read = model::parse_model_config(
+          parse_json(read_file(path, model::kMaxConfigBytes), path), faults, ignored_keys);
       for (Fault& fault : faults) {
         fault.where = path + (fault.where.empty() ? "" : ": " + fault.where);
         result_.faults.push_back(std::move(fault));

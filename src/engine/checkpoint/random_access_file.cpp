@@ -11,12 +11,13 @@
 #include <memory>
 
 #include "common/error.h"
+#include "common/read_advice.h"
 
 namespace spark::engine {
 namespace {
 
 [[noreturn]] void fail(const std::string& path, const std::string& doing, int error) {
-  throw Error(doing + ": " + std::strerror(error), path);
+  throw Error(doing + ": " + std::strerror(error), path, read_advice(error));
 }
 
 // Some file systems take the flag and refuse the reads.

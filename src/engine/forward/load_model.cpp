@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "common/error.h"
-#include "common/file.h"
-#include "common/json.h"
 #ifndef SPARK_WITHOUT_CPU_BACKEND  // the GPU checks build where Highway is absent
 #include "engine/kernels/cpu/cpu_backend.h"
 #endif
@@ -12,6 +10,7 @@
 #include "engine/kernels/cuda/cuda_backend.h"
 #endif
 #include "engine/kernels/reference/reference_backend.h"
+#include "model/config_file.h"
 #include "text/engram_map.h"
 
 namespace spark::engine {
@@ -114,8 +113,7 @@ std::unique_ptr<Decoder> load_model(const LoadOptions& options, std::unique_ptr<
     if (options.observer != nullptr) options.observer->on_phase(name);
   };
   phase("reading the checkpoint's headers");
-  const std::string path = options.folder + "/config.json";
-  const model::ModelConfig config = model::read_model_config(parse_json(read_file(path), path), path);
+  const model::ModelConfig config = model::load_model_config(options.folder + "/config.json");
   check_limits(options.limits, config);
   auto checkpoint = std::make_unique<Checkpoint>(options.folder);
   phase("mapping tokens to Engram classes");

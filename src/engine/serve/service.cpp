@@ -230,12 +230,12 @@ GenerationRequest Service::engine_request(std::vector<int32_t> prompt, const api
   const int64_t wanted =
       std::min(most, sampling.max_tokens.value_or(std::max<int64_t>(1, std::min(default_max_tokens, room))));
   if (wanted > room) {
-    throw api::RequestError(api::bad_request("This model's context has " + std::to_string(context) +
-                                                 " tokens, but " + std::to_string(length) +
-                                                 " in the prompt and " + std::to_string(wanted) +
-                                                 " to generate were asked for; shorten the prompt or lower "
-                                                 "`max_tokens`.",
-                                             "max_tokens", "context_length_exceeded"));
+    throw api::RequestError(api::bad_request(
+        "This model's context has " + std::to_string(context) + " tokens, but " + std::to_string(length) +
+            " in the prompt and " + std::to_string(sampling.max_tokens.value_or(wanted)) +
+            " to generate were asked for; shorten the prompt or lower "
+            "`max_tokens`.",
+        "max_tokens", "context_length_exceeded"));
   }
   if (sampling.min_tokens > wanted) {
     throw api::RequestError(api::bad_request(
@@ -286,6 +286,9 @@ text::EncodeBounds Service::prompt_bounds() const {
 void Service::prove() {
   GenerationRequest request;
   request.prompt = tokenizer_.encode("1, 2, 3,", text::ControlTokens::kAsText);
+  // The shortest contexts have room for a part of it only.
+  const auto room = static_cast<size_t>(std::max(1, engine_.max_context() - 1));
+  if (request.prompt.size() > room) request.prompt.resize(room);
   request.sampling.temperature = 0;
   request.max_tokens = 1;
   request.ignore_eos = true;

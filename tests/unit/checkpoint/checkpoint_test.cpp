@@ -1,7 +1,9 @@
 // Sharded and single-file checkpoints, the report against an expected list, rows of tables.
 #include "engine/checkpoint/checkpoint.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -131,6 +133,24 @@ TEST_F(CheckpointTest, EveryMissingAndDamagedShardInOneError) {
   expect_error("2 faults");
   expect_error("model-00001-of-00002.safetensors: is named by the index but missing");
   expect_error("model-00002-of-00002.safetensors: holds 899 bytes of tensors; its header describes 900");
+}
+
+TEST_F(CheckpointTest, AdviceFitsWhatTheSystemRefuses) {
+  // The index takes the last descriptor and gives it back; a shard keeps its own, so the second one fails.
+  const int lowest = ::open("/dev/null", O_RDONLY);
+  ::close(lowest);
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  rlimit one = before;
+  one.rlim_cur = static_cast<rlim_t>(lowest) + 1;
+  ::setrlimit(RLIMIT_NOFILE, &one);
+  const std::string said = error();
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_NE(said.find("model-00002-of-00002.safetensors: cannot be opened: Too many open files"),
+            std::string::npos)
+      << said;
+  EXPECT_NE(said.find("ulimit -n"), std::string::npos) << said;
+  EXPECT_EQ(said.find("copy or download"), std::string::npos) << said;
 }
 
 TEST_F(CheckpointTest, IndexAndShardsMustAgree) {

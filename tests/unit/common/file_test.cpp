@@ -5,12 +5,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <thread>
 
 #include "common/error.h"
 #include "common/hash.h"
+#include "common/read_advice.h"
 #include "common/statistics.h"
 #include "common/table.h"
 #include "common/units.h"
@@ -50,6 +52,12 @@ TEST(File, AtomicWriteReplacesAndLeavesNoTemporary) {
   EXPECT_THROW(write_file_atomic(folder / "none" / "a", "x"), Error);
   EXPECT_THROW(read_file(folder.path()), Error);
   EXPECT_THROW(read_file(path, 2), Error);
+}
+
+TEST(ReadAdvice, FitsTheError) {
+  EXPECT_NE(read_advice(EMFILE).find("ulimit -n"), std::string::npos);
+  EXPECT_NE(read_advice(EACCES).find("read it"), std::string::npos);
+  EXPECT_EQ(read_advice(ENOENT), "");
 }
 
 TEST(Sha256, PublishedVector) {

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include "common/file.h"
+#include "model/config_file.h"
 #include "model/config_json.h"
 #include "unit/model/published_config.h"
+#include "unit/temporary_folder.h"
 
 namespace spark::model {
 namespace {
@@ -176,6 +179,17 @@ TEST(ModelConfig, SurvivesEveryWrongValue) {
       faults_of(config);
     }
   }
+}
+
+TEST(ModelConfig, AFileHasOneLimitForAll) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "config.json";
+  std::string text = published_nested().dump();
+  write_file_atomic(path, text);
+  EXPECT_EQ(load_model_config(path), read_model_config(published_nested(), path));
+  text.resize(kMaxConfigBytes + 1, ' ');
+  write_file_atomic(path, text);
+  EXPECT_THROW(load_model_config(path), Error);
 }
 
 }  // namespace

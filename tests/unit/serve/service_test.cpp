@@ -266,6 +266,15 @@ TEST(Service, KnowsItsModels) {
             "context_length_exceeded");
 }
 
+TEST(Service, SaysHowManyTokensWereAskedFor) {
+  TestServer server;
+  for (const int64_t asked : {int64_t{512}, int64_t{100000}, int64_t{1} << 30}) {
+    const Json refused = server.ask_json("/v1/completions", {{"prompt", "x"}, {"max_tokens", asked}}, 400);
+    const std::string message = refused["error"]["message"];
+    EXPECT_NE(message.find(" and " + std::to_string(asked) + " to generate"), std::string::npos) << message;
+  }
+}
+
 TEST(Service, CountsForDashboards) {
   TestServer server;
   server.ask_json("/v1/completions",

@@ -54,6 +54,14 @@ TEST(Service, ProvesThatItGenerates) {
   EXPECT_NE(message_of([&] { service.prove(); }).find("disk is gone"), std::string::npos);
 }
 
+TEST(Service, ProvesThatItGeneratesInTheShortestContexts) {
+  for (int32_t context = 2; context <= 10; ++context) {
+    ToyModel model(ToyModel::Shape{.context = context});
+    Service service(model, test_tokenizer(), {.served_names = {kModelName}, .version = "1"});
+    EXPECT_EQ(message_of([&] { service.prove(); }), "no error") << context;
+  }
+}
+
 class GenerationConfigFile : public testing::Test {
  protected:
   GenerationConfig read(const std::string& text) {
