@@ -20,11 +20,9 @@ CLI::Validator known_backend() {
             const std::string has = "choose one of: " + join(known);
             if (name != "cuda") return "there is no backend \"" + name + "\"; " + has;
 #ifdef SPARK_HAS_CUDA_BACKEND
-            return "no GPU is visible to this process (nvidia-smi tells); without one " + has;
+            return "no GPU is visible to this process (nvidia-smi tells); without one, " + has;
 #else
-            return "this program was built without CUDA: build it where nvcc is (script/build cuda refuses "
-                   "to "
-                   "build without); in this one " +
+            return "this program was built without CUDA: build it where nvcc is (script/build cuda); here " +
                    has;
 #endif
           },
