@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "../flag_checks.h"
 #include "flag_groups.h"
 
@@ -8,6 +10,23 @@ std::string join(const std::vector<std::string>& words) {
   std::string out;
   for (const std::string& word : words) out += (out.empty() ? "" : ", ") + word;
   return out;
+}
+
+// Who asks for the GPU and does not get it is told why, not only what there is.
+CLI::Validator known_backend() {
+  return {[](const std::string& name) {
+            const std::vector<std::string> known = engine::backend_names();
+            if (std::find(known.begin(), known.end(), name) != known.end()) return std::string();
+            const std::string has = "choose one of: " + join(known);
+            if (name != "cuda") return "there is no backend \"" + name + "\"; " + has;
+#ifdef SPARK_HAS_CUDA_BACKEND
+            return "no GPU is visible to this process (nvidia-smi tells); without one, " + has;
+#else
+            return "this program was built without CUDA: build it where nvcc is (script/build cuda); here " +
+                   has;
+#endif
+          },
+          "", "backend"};
 }
 
 }  // namespace
@@ -22,7 +41,7 @@ void add_model_flags(CLI::App& app, EngineFlags& flags) {
       ->default_str("the folder's name");
   app.add_option("--backend", flags.model.backend, "Where to compute: " + join(engine::backend_names()))
       ->capture_default_str()
-      ->check(CLI::IsMember(engine::backend_names()));
+      ->check(known_backend());
   app.add_option("--threads", flags.model.threads, "Threads of the cpu backend; 0: one per core")
       ->capture_default_str()
       ->check(CLI::Range(0, 4096));

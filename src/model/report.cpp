@@ -93,7 +93,8 @@ std::string rank_text(const ModelReport& report) {
          " query heads in " + std::to_string(split.groups) + " groups, expert width " +
          std::to_string(split.expert_width) + ", " + count(split.vocabulary) + " vocabulary rows.\n\n" +
          table.text() + "\nIn device memory, head packed to 12 bits: " + bytes(report.rank_memory.total) +
-         " a rank. Engram tables stay on disk or in host memory.\n";
+         " a rank, vision tower included (spark-engine does not load it: spark plan counts what it does). "
+         "Engram tables stay on disk or in host memory.\n";
 }
 
 Json role_json(const LayerRole& role) {

@@ -70,6 +70,12 @@ printf 'a string\n' >string.yaml
 expect 1 'no map' --config string.yaml
 expect 1 'nowhere.yaml' --config nowhere.yaml
 expect 2 'MODEL_DIR' --check
+expect 1 '--uds needs a folder that exists' model --check --uds /nonexistent/engine.sock
+expect 2 'choose one of: ' model --check --backend gpu
+if ! "$engine" --help | grep -q 'Where to compute:.*cuda'; then
+  expect 2 'choose one of: ' model --check --backend cuda
+  grep -q 'CUDA\|GPU' err.txt || fail 'no reason why there is no cuda'
+fi
 
 # What does not fit is refused before it is allocated; what is broken is named.
 huge="--port 0 --max-num-seqs 4096 --max-model-len 8192 --max-num-batched-tokens 500000"

@@ -5,12 +5,13 @@ spark=$1
 source=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cp -r "$source/config" "$source/manifests" "$source/upstreams.lock.json" "$work/"
+cp -r "$source/config" "$source/manifests" "$source/upstreams.lock.json" "$source/.gitignore" "$work/"
 mkdir "$work/docs" "$work/tests"
 cp "$source"/docs/*.md "$work/docs/"
 cd "$work"
 rm -f config/site.json config/nodes.json config/*.local.json
-git init -q . && git add -A >/dev/null
+printf "%s\n" /bin/ "/*.txt" /commands.sh >.git-exclude
+git init -q . && mv .git-exclude .git/info/exclude && git add -A >/dev/null
 
 fail() {
   echo "first_site: $1" >&2
@@ -27,6 +28,18 @@ grep -q 'Ring of four nodes' out.txt || fail "no cable map"
 grep -q 'configuration OK' out.txt || { cat out.txt err.txt; fail "the doctor is not content"; }
 grep -q 'It fits.' out.txt || fail "the plan does not fit"
 grep -q '</svg>' cables.svg || fail "no picture"
+
+# The guide's network configuration, for the guide's own node map.
+grep '^spark .*fabric netplan' "$source/docs/first-site.md" >netplan.sh
+PATH=$work/bin:$PATH sh -eu netplan.sh || fail "the guide's fabric netplan failed"
+[ -f netplan/node4/40-cx7.yaml ] || fail "no network configuration of the guide's fourth node"
+PATH=$work/bin:$PATH spark tuning create tp4-rocenante --nodes-config config/nodes-ring4.local.json --output experiments/tp4.json >/dev/null ||
+  fail "docs/tuning.md's command failed"
+# A start refuses whatever is uncommitted: what the pages' commands write must not be that.
+rm commands.sh netplan.sh
+new=$(git status --porcelain --untracked-files=all | grep -v '^A' || true)
+[ -z "$new" ] || fail "the pages' commands leave uncommitted files: $new"
+rm -rf netplan experiments
 
 # In a folder of another kind.
 mkdir elsewhere

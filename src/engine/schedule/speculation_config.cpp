@@ -34,7 +34,7 @@ SpeculationOptions read_speculation(const std::string& config, int32_t offered, 
                        "enable_adaptive_verification", "adaptive_verification_cost_scale",
                        "draft_tensor_parallel_size", "attention_backend"});
   const JsonReader method = root.field("method");
-  if (const std::string name = method.string("dspark"); name != "dspark") {
+  if (const std::string name = method.optional_string().value_or("dspark"); name != "dspark") {
     method.fault("is \"" + name + "\"", "this checkpoint's drafter is \"dspark\"");
   }
   options.max_drafts = static_cast<int32_t>(

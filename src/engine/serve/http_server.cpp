@@ -164,7 +164,9 @@ class HttpServer::Impl final : public HttpConnectionOwner {
       clear_socket_path(context_, path);
       local_.emplace(context_, Local::endpoint(path));
     } catch (const boost::system::system_error& error) {
-      throw Error("cannot listen: " + error.code().message(), path);
+      throw Error(
+          "cannot listen: " + error.code().message(), path,
+          "--uds needs a folder that exists and may be written to, and a path of at most 107 characters");
     }
   }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "ops/guard/files.h"
 #include "ops/guard/kernel.h"
@@ -131,28 +132,33 @@ class Guard {
   bool pause() {
     while (true) {
       const int64_t left = std::min(next_ms_ - now_ms(), kLongestSleepMs);
-      pollfd waits[3] = {
-          {control_.event(), POLLIN, 0}, {signals_.get(), POLLIN, 0}, {target_.event(), POLLIN, 0}};
-      const int ready = ::poll(waits, 3, static_cast<int>(std::max<int64_t>(left, 0)));
-      if (ready > 0 && waits[1].revents != 0) return false;
-      if (ready > 0 && waits[0].revents != 0) serve_control();
-      if (ready > 0 && waits[2].revents != 0) return true;  // the service ended: look at once
+      pollfd waits[2 + ControlSocket::kEvents] = {{signals_.get(), POLLIN, 0}, {target_.event(), POLLIN, 0}};
+      pollfd* const control = waits + 2;
+      control_.watch(control, now_ms());
+      const int ready = ::poll(waits, std::size(waits), static_cast<int>(std::max<int64_t>(left, 0)));
+      if (ready > 0 && waits[0].revents != 0) return false;
+      if (ready > 0) serve_control(control);
+      if (ready > 0 && waits[1].revents != 0) return true;  // the service ended: look at once
       if (now_ms() >= next_ms_) return true;
       supervisor_.tell("WATCHDOG=1");
     }
   }
 
-  void serve_control() {
-    const ControlSocket::Switch wanted = control_.receive();
-    if (wanted.wanted) {
-      options_.stage = wanted.stage;
-      options_.limits.threshold_kib = wanted.threshold_kib;
-      options_.limits.interval_ms = wanted.interval_ms;
-      next_ms_ = std::min(next_ms_, now_ms() + wanted.interval_ms);
-      say("switched");
+  void serve_control(const pollfd* events) {
+    for (size_t i = 0; i < ControlSocket::kPeers; ++i) {
+      ControlSocket::Switch wanted;
+      if (!control_.receive(events, i, wanted)) continue;
+      if (wanted.wanted) {
+        options_.stage = wanted.stage;
+        options_.limits.threshold_kib = wanted.threshold_kib;
+        options_.limits.interval_ms = wanted.interval_ms;
+        next_ms_ = std::min(next_ms_, now_ms() + wanted.interval_ms);
+        say("switched");
+      }
+      publish();
+      control_.answer(i, text_.view());
     }
-    publish();
-    control_.answer(text_.view());
+    control_.admit(events, now_ms());
   }
 
   int leave(const GuardDecision& decision) {

@@ -1,7 +1,6 @@
 #include "ops/guard/report.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -11,8 +10,6 @@
 
 namespace spark::ops {
 namespace {
-
-constexpr int kRequestMs = 100;
 
 PathText path_with(const GuardOptions& options, std::string_view suffix) {
   PathText path = joined(options.run_folder.view(), "/", options.service.view());
@@ -108,28 +105,47 @@ ControlSocket::~ControlSocket() {
   if (listener_.open()) ::unlink(path_.c_str());
 }
 
-ControlSocket::Switch ControlSocket::receive() {
-  peer_.reset(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!peer_.open()) return {};
-  char request[128];
-  pollfd wait = {peer_.get(), POLLIN, 0};
-  if (::poll(&wait, 1, kRequestMs) <= 0) {
-    peer_.close();
-    return {};
+void ControlSocket::watch(pollfd* events, int64_t now_ms) {
+  for (size_t i = 0; i < kPeers; ++i) {
+    if (peers_[i].socket.open() && now_ms - peers_[i].since_ms >= kPatienceMs) peers_[i].socket.close();
+    events[i] = {peers_[i].socket.get(), POLLIN, 0};
   }
-  const ssize_t count = ::recv(peer_.get(), request, sizeof request, 0);
+  events[kPeers] = {listener_.get(), POLLIN, 0};
+}
+
+void ControlSocket::admit(const pollfd* events, int64_t now_ms) {
+  if (events[kPeers].revents == 0) return;
+  // At most as many as there are places: those who keep knocking do not keep the guard here.
+  for (size_t taken = 0; taken < kPeers; ++taken) {
+    Descriptor guest(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!guest.open()) return;
+    Peer* place = &peers_[0];
+    for (Peer& peer : peers_) {
+      if (place->socket.open() && (!peer.socket.open() || peer.since_ms < place->since_ms)) place = &peer;
+    }
+    place->socket = std::move(guest);
+    place->since_ms = now_ms;
+  }
+}
+
+bool ControlSocket::receive(const pollfd* events, size_t i, Switch& wanted) {
+  Descriptor& socket = peers_[i].socket;
+  if (!socket.open() || events[i].revents == 0) return false;
+  char request[128];
+  const ssize_t count = ::recv(socket.get(), request, sizeof request, 0);
   std::string_view words(request, count > 0 ? static_cast<size_t>(count) : 0);
   while (!words.empty() && (words.back() == '\n' || words.back() == '\0')) words.remove_suffix(1);
   const std::string_view verb = take_word(words);
-  const Switch wanted = verb == "switch" ? parse_switch(words) : Switch{};
-  if (verb != "status" && !wanted.wanted) peer_.close();
-  return wanted;
+  wanted = verb == "switch" ? parse_switch(words) : Switch{};
+  if (verb == "status" || wanted.wanted) return true;
+  socket.close();
+  return false;
 }
 
-void ControlSocket::answer(std::string_view text) {
+void ControlSocket::answer(size_t i, std::string_view text) {
   // A socket's buffer takes the whole text at once, or the peer is not worth waiting for.
-  if (peer_.open()) ::send(peer_.get(), text.data(), text.size(), MSG_NOSIGNAL);
-  peer_.close();
+  ::send(peers_[i].socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
+  peers_[i].socket.close();
 }
 
 ControlSocket::Switch parse_switch(std::string_view words) {

@@ -10,6 +10,8 @@
 //   locked=1  oom_protected=1  boot=...  guard_pid=99
 #pragma once
 
+#include <poll.h>
+
 #include "common/descriptor.h"
 #include "ops/guard/options.h"
 
@@ -49,15 +51,28 @@ class StatusFile {
 PathText status_path(const GuardOptions& options);
 PathText socket_path(const GuardOptions& options);
 
-// One request per connection: "status" or "switch PHASE THRESHOLD_KIB INTERVAL_MS". Anything else, and a peer
-// that says nothing for 100 ms, is dropped. A switch is acknowledged by the status after it.
+// One request per connection: "status" or "switch PHASE THRESHOLD_KIB INTERVAL_MS". Anything else is dropped.
+// A switch is acknowledged by the status after it.
+//
+// Nothing here waits for a peer: the guard polls them together with its other events. A peer on a busy
+// machine has five seconds from connecting to say something; of more peers that say nothing than there are
+// places the oldest goes.
 class ControlSocket {
  public:
+  static constexpr size_t kPeers = 8;
+  static constexpr size_t kEvents = kPeers + 1;
+  static constexpr int64_t kPatienceMs = 5000;
+
   // Replaces a socket that nobody listens on. Not open when another guard of this service listens.
   explicit ControlSocket(const GuardOptions& options);
   ~ControlSocket();
-  int event() const { return listener_.get(); }
   bool open() const { return listener_.open(); }
+
+  // Drops whoever has said nothing for too long, and fills in kEvents to poll for; poll passes over places
+  // without a peer.
+  void watch(pollfd* events, int64_t now_ms);
+  // After the poll, and after receive(): lets those in who wait at the door.
+  void admit(const pollfd* events, int64_t now_ms);
 
   struct Switch {
     bool wanted = false;
@@ -65,14 +80,20 @@ class ControlSocket {
     int64_t threshold_kib = 0;
     int64_t interval_ms = 0;
   };
-  // Takes the waiting connection, if any, and returns what it asks for; answer() then sends the status.
-  Switch receive();
-  void answer(std::string_view text);
+  // Reads peer `i` if it said something (its event is the poll's) and returns whether it is to be answered;
+  // `wanted` is what it asks for.
+  bool receive(const pollfd* events, size_t i, Switch& wanted);
+  // Sends the status to peer `i` and closes.
+  void answer(size_t i, std::string_view text);
 
  private:
+  struct Peer {
+    Descriptor socket;
+    int64_t since_ms = 0;
+  };
   PathText path_;
   Descriptor listener_;
-  Descriptor peer_;
+  Peer peers_[kPeers];
 };
 
 // "steady 3145728 2000"; not wanted when it is malformed.

@@ -242,7 +242,8 @@ void ClusterCommand::refuse_holds(const std::vector<NodeLook>& looks) {
   report_.complain("WARN: going on in spite of " + hold + " (" + options_.force_hold + ")");
 }
 
-ClusterOutcome ClusterCommand::report_end(const std::string& command, const RunResult& result) {
+ClusterOutcome ClusterCommand::report_end(const std::string& command, const RunResult& result,
+                                          const std::string& evidence) {
   const std::string took = "(+" + format_fixed(monotonic_s() - begin_, 1) + "s)";
   if (result.ok) {
     const std::string text = command == "start"
@@ -259,6 +260,10 @@ ClusterOutcome ClusterCommand::report_end(const std::string& command, const RunR
     text += result.taken_back ? std::string("\n  everything it did was taken back") +
                                     (result.restored ? "; the service from before serves again" : "")
                               : "\n  `spark status` shows what is left; the next start or stop takes it back";
+  std::error_code absent;
+  if (command == "start" && std::filesystem::exists(evidence, absent))
+    text += "\n  next: " + evidence +
+            " has the whole log and the state of every rank; correct what they say, then start again";
   report_.complain(text);
   if (result.interrupted) return ClusterOutcome::kInterrupted;
   return result.unreachable ? ClusterOutcome::kUnreachable : ClusterOutcome::kFailed;
@@ -285,7 +290,7 @@ ClusterOutcome ClusterCommand::run(const std::string& command, const Waves& wave
   if (command == "stop" || options_.replace) ship();
   const RunResult result = carry_out(log, outcome_of(command), *actions, hooks());
   if (command == "start" && result.ok) ship();
-  const ClusterOutcome outcome = report_end(command, result);
+  const ClusterOutcome outcome = report_end(command, result, header.evidence);
   if (result.restored) judge_restored();
   return outcome;
 }

@@ -47,7 +47,7 @@ class ClusterCommand {
   void lock();
   void recover_earlier(RecoveryAim aim, const std::string& command);
   ClusterOutcome run(const std::string& command, const Waves& waves);
-  ClusterOutcome report_end(const std::string& command, const RunResult& result);
+  ClusterOutcome report_end(const std::string& command, const RunResult& result, const std::string& evidence);
   void refuse_holds(const std::vector<NodeLook>& looks);
   void refuse_findings(const Findings& findings);
   std::unique_ptr<RemoteActions> actions_for(const RunHeader& header);

@@ -20,6 +20,11 @@ std::string complaint(const RemoteResult& result) {
   return text.empty() ? result.describe() : text.substr(text.rfind('\n') + 1);
 }
 
+// What a guard leaves behind, or says, that has not decided to end.
+bool goes_on(const std::string& guard_state) {
+  return guard_state == "watching" || guard_state == "waiting";
+}
+
 }  // namespace
 
 std::string NodeLook::guard_value(const std::string& key) const {
@@ -42,8 +47,7 @@ std::string NodeLook::guard_text() const {
   if (const std::string killed = killed_by_guard(); !killed.empty()) return "killed it: " + killed;
   const std::string state = guard_value("state");
   if (state == "gave-up") return "gave up: " + guard_value("reason");
-  if (state == "watching" || state == "waiting")
-    return "gone: it was " + state + " and did not end by itself";
+  if (goes_on(state)) return "gone: it was " + state + " and did not end by itself";
   return "inactive";
 }
 
@@ -94,7 +98,7 @@ std::string hold_text(const std::vector<NodeLook>& looks) {
   return {};
 }
 
-ReadinessVerdict judge_readiness(const std::vector<NodeLook>& looks) {
+ReadinessVerdict judge_readiness(const std::vector<NodeLook>& looks, int unguarded_before) {
   ReadinessVerdict verdict;
   for (const NodeLook& look : looks) {
     if (!look.reached || !look.answered) {
@@ -110,11 +114,13 @@ ReadinessVerdict judge_readiness(const std::vector<NodeLook>& looks) {
       return verdict;
     }
     if (!look.guarded()) {
-      verdict.failure = look.node + ": the service runs without a guard (" + look.guard_text() + ")";
+      verdict.unguarded = look.node + ": the service runs without a guard (" + look.guard_text() + ")";
+      if (goes_on(look.guard_value("state")) && unguarded_before + 1 < kUnguardedLooks) continue;
+      verdict.failure = verdict.unguarded;
       return verdict;
     }
   }
-  verdict.all_there = verdict.unreachable.empty();
+  verdict.all_there = verdict.unreachable.empty() && verdict.unguarded.empty();
   return verdict;
 }
 

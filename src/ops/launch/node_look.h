@@ -49,8 +49,13 @@ std::string hold_text(const std::vector<NodeLook>& looks);
 struct ReadinessVerdict {
   bool all_there = false;  // every node runs and is guarded: ask the API
   std::string failure;     // give up
+  std::string unguarded;   // a guard that says nothing, though nothing says that it has ended: look again
   std::vector<std::string> unreachable;
 };
-ReadinessVerdict judge_readiness(const std::vector<NodeLook>& looks);
+// A guard that only one look has missed may have been without a processor at that moment, or just have been
+// started again; after this many looks in a row the service counts as unguarded.
+inline constexpr int kUnguardedLooks = 3;
+// `unguarded_before`: how many looks right before this one had something `unguarded`.
+ReadinessVerdict judge_readiness(const std::vector<NodeLook>& looks, int unguarded_before = 0);
 
 }  // namespace spark::ops

@@ -62,13 +62,21 @@ guard_command() {
   shift
   $sudo "$guard" "$command" --service "$name" --run-folder "$run_folder" "$@"
 }
+# A guard that left its status as if it went on may be there all the same, on a busy machine, or be started
+# again just now: only one that does not answer three times is gone.
 guard_look() {
-  alive=0
-  if guard_text=$(guard_command status 2>/dev/null); then
-    alive=1
-  else
+  asked=0
+  while :; do
+    alive=0
+    if guard_text=$(guard_command status 2>/dev/null); then
+      alive=1
+      return
+    fi
     guard_text=$(cat "$run_folder/$name.status" 2>/dev/null)
-  fi
+    asked=$((asked + 1))
+    case $(g state) in watching | waiting) [ "$asked" -lt 3 ] || return 0 ;; *) return 0 ;; esac
+    sleep 0.3
+  done
 }
 g() { printf '%s\n' "$guard_text" | sed -n "s/^$1=//p" | sed -n 1p; }
 

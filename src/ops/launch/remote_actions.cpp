@@ -18,6 +18,7 @@ namespace {
 
 constexpr double kLookTimeout_s = 20;
 constexpr double kOutagePause_s = 10;
+constexpr double kGuardPause_s = 1;
 constexpr double kTokenTimeout_s = 60;
 constexpr size_t kShownLog = 4000;
 
@@ -139,15 +140,22 @@ StepResult RemoteActions::wait_ready(const Step& step, const std::stop_token& st
   const double begin = monotonic_s();
   OutageLog outage(options_.warn);
   std::string last = "it was not asked yet";
+  int unguarded = 0;  // looks in a row
   while (monotonic_s() - begin < static_cast<double>(deployment.ready_timeout_seconds)) {
-    const ReadinessVerdict verdict = judge_readiness(look(stop));
+    const ReadinessVerdict verdict = judge_readiness(look(stop), unguarded);
     if (stop.stop_requested()) return failed_step("interrupted");
     if (!verdict.failure.empty()) {
       const std::string node = verdict.failure.substr(0, verdict.failure.find(':'));
       const std::string log = last_log_lines(node);
-      return failed_step(verdict.failure + (log.empty() ? "" : "; its last lines:\n" + log));
+      return failed_step(verdict.failure + (log.empty() ? "" : "\nits last lines:\n" + log));
     }
+    unguarded = verdict.unguarded.empty() ? 0 : unguarded + 1;
     outage.update(verdict.unreachable);
+    if (verdict.unreachable.empty() && unguarded > 0) {
+      last = verdict.unguarded;
+      if (!pause_for(kGuardPause_s, stop)) return failed_step("interrupted");
+      continue;
+    }
     if (!verdict.all_there) {
       last = verdict.unreachable.front();
       if (!pause_for(kOutagePause_s, stop)) return failed_step("interrupted");

@@ -83,7 +83,9 @@ RunResult carry_out(RunLog& log, const std::string& outcome, StepActions& action
     if (!result.interrupted) end_run(log, "incomplete: " + done.problem);
     return result;
   }
-  if (hooks.say) hooks.say("failed: " + done.problem + "; taking back what was done");
+  // What the service logged stands in the second and later lines; whoever reports the end tells all of it.
+  const std::string problem = done.problem.substr(0, done.problem.find('\n'));
+  if (hooks.say) hooks.say("failed: " + problem + "; taking back what was done");
   const RunResult undone = take_back(log, RecoveryAim::kRestoreService, done.problem, actions, hooks);
   result.taken_back = undone.taken_back;
   result.restored = undone.restored;

@@ -17,6 +17,7 @@
 #include <functional>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "common/clock.h"
 #include "common/file.h"
@@ -266,6 +267,58 @@ TEST_F(GuardRun, SocketAnswersAndBearsNonsense) {
   EXPECT_EQ(exit_code(), 0);
   EXPECT_EQ(told("reason"), "asked-to-stop");
   EXPECT_EQ(victim.ended_by(0), -1);
+}
+
+// A client that connects and then gets no processor for a while, as on a busy machine.
+class Client {
+ public:
+  explicit Client(const GuardOptions& options) : socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    socket_path(options).view().copy(address.sun_path, sizeof address.sun_path - 1);
+    if (::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) socket_.close();
+  }
+  std::string ask(std::string_view request) const {
+    ::send(socket_.get(), request.data(), request.size(), MSG_NOSIGNAL);
+    pollfd wait = {socket_.get(), POLLIN, 0};
+    if (::poll(&wait, 1, 2000) <= 0) return {};
+    char text[4096];
+    const ssize_t count = ::recv(socket_.get(), text, sizeof text, 0);
+    return {text, count > 0 ? static_cast<size_t>(count) : 0};
+  }
+
+ private:
+  Descriptor socket_;
+};
+
+TEST_F(GuardRun, ClientsMayTakeSecondsAndHoldNothingUp) {
+  Victim victim;
+  serve(victim);
+  start();
+  ASSERT_TRUE(reaches("state", "watching"));
+  std::vector<Client> slow;
+  for (size_t i = 0; i < ControlSocket::kPeers; ++i) slow.emplace_back(options_);
+  pause_ms(50);
+  const std::string before = told("samples");
+  pause_ms(400);
+  // It samples every 20 ms all the while; fewer than twenty, for what a busy test machine takes.
+  EXPECT_GE(std::stoll(told("samples")) - std::stoll(before), 8);
+  for (const Client& client : slow)
+    EXPECT_NE(client.ask("status\n").find("state=watching\n"), std::string::npos);
+  // As many again, and one more: the oldest of them makes room, at once.
+  slow.clear();
+  for (size_t i = 0; i < ControlSocket::kPeers; ++i) {
+    slow.emplace_back(options_);
+    pause_ms(20);
+  }
+  EXPECT_NE(Client(options_).ask("status\n").find("state=watching\n"), std::string::npos);
+  EXPECT_EQ(slow.front().ask("status\n"), "");
+  EXPECT_NE(slow.back().ask("status\n").find("state=watching\n"), std::string::npos);
+  // Silent ones in every place, and the kill comes when it is due.
+  slow.clear();
+  for (size_t i = 0; i < ControlSocket::kPeers; ++i) slow.emplace_back(options_);
+  available(499'999);
+  EXPECT_EQ(victim.ended_by(), SIGKILL);
 }
 
 TEST_F(GuardRun, RestartedGuardContinuesInItsPhase) {

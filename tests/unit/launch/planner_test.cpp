@@ -127,7 +127,20 @@ TEST(Readiness, WaitsOnlyForWhatRunsGuarded) {
   EXPECT_EQ(outage.unreachable.size(), 1u);
   NodeLook bare = watched("b");
   bare.guard_alive = false;
-  EXPECT_NE(judge_readiness({watched("a"), bare}).failure.find("without a guard"), std::string::npos);
+  // One look that misses a guard is no proof; three in a row are, and one is of a guard that says it ended.
+  const NodeLook between = watched("c");
+  for (int before = 0; before + 1 < kUnguardedLooks; ++before) {
+    const ReadinessVerdict doubt = judge_readiness({watched("a"), bare, between}, before);
+    EXPECT_EQ(doubt.failure, "");
+    EXPECT_NE(doubt.unguarded.find("b: the service runs without a guard (gone"), std::string::npos);
+    EXPECT_FALSE(doubt.all_there);
+  }
+  EXPECT_NE(
+      judge_readiness({watched("a"), bare, between}, kUnguardedLooks - 1).failure.find("without a guard"),
+      std::string::npos);
+  NodeLook gave_up = bare;
+  gave_up.guard["state"] = "gave-up";
+  EXPECT_NE(judge_readiness({watched("a"), gave_up}).failure.find("without a guard"), std::string::npos);
   NodeLook ended = watched("b");
   ended.seen = "stopped";
   ended.exit_code = "137";
@@ -136,7 +149,7 @@ TEST(Readiness, WaitsOnlyForWhatRunsGuarded) {
                  {"reason", "low-memory"},
                  {"available_kib", "1048576"},
                  {"threshold_kib", "5242880"}};
-  const std::string failure = judge_readiness({watched("a"), ended}).failure;
+  const std::string failure = judge_readiness({bare, ended}).failure;
   EXPECT_NE(failure.find("exit code 137"), std::string::npos);
   EXPECT_NE(failure.find("its memory guard killed it: low-memory, 1.00 GiB available, threshold 5.00 GiB"),
             std::string::npos)

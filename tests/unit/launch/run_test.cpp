@@ -220,6 +220,21 @@ TEST(Run, AFailureToDiscardOnlyWarns) {
   EXPECT_EQ(log.state().outcome, "ready");
 }
 
+TEST(Run, LinesOfALogAreToldOnce) {
+  World world(3, false, false);
+  std::vector<Json> disk;
+  world.failing_step = "ready node1";
+  world.failing_text = "it ended\nits last lines:\nno such file";
+  RunLog log(header_of("start"), plan_start(world.situation(), {}), world.journal(disk));
+  std::string told;
+  RunHooks hooks;
+  hooks.say = [&told](const std::string& line) { told += line + "\n"; };
+  const RunResult result = carry_out(log, "ready", world, hooks);
+  EXPECT_FALSE(result.ok);
+  EXPECT_EQ(told, "failed: ready node1: it ended; taking back what was done\n");
+  EXPECT_NE(result.problem.find("its last lines:\nno such file"), std::string::npos) << result.problem;
+}
+
 TEST(Run, OneNodeThatCannotBeStoppedDoesNotKeepTheOthersUp) {
   World world(3, true, true);
   std::vector<Json> disk;

@@ -44,6 +44,7 @@ class World : public StepActions {
   std::optional<int> lives;
   int parts = 0;
   std::string failing_step;  // id of a step that fails when it is performed
+  std::string failing_text = "told to fail";
   bool claimed = false;
   bool keeps = false;      // the ranks are processes or units
   int watched_faults = 0;  // moments at which something ran unguarded
@@ -125,7 +126,7 @@ class World : public StepActions {
   }
 
   void perform_one(const Step& step, SimNode& node, StepResult& result) {
-    if (step.id() == failing_step) refuse("told to fail");
+    if (step.id() == failing_step) refuse(failing_text);
     const std::string backup = step.parameter("backup");
     switch (step.kind) {
       case StepKind::kClaim:

@@ -192,6 +192,7 @@ TEST(SpeculationConfig, ReadsWhatVllmIsGiven) {
   EXPECT_EQ(few.rejection, RejectionMethod::kBlock);
   EXPECT_TRUE(few.adaptive);
   EXPECT_EQ(read_speculation("{}", 0, 1).max_drafts, 0);
+  EXPECT_EQ(read_speculation(R"({"num_speculative_tokens": 2})", 5, 1).max_drafts, 2);  // the one method
 }
 
 TEST(SpeculationConfig, NamesEveryFault) {
