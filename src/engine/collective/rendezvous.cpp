@@ -68,7 +68,7 @@ Hello read_hello(std::span<const uint8_t> payload) {
 }
 
 // "300 s", "0.1 s"
-std::string seconds(double s) {
+std::string limit_of(double s) {
   std::string text = format_fixed(s, 3);
   text.erase(text.find_last_not_of('0') + 1);
   if (text.back() == '.') text.pop_back();
@@ -137,7 +137,7 @@ class Gathering {
     for (int32_t rank = 1; rank < settings_.ranks; ++rank) {
       if (!is_member(rank)) add_name(left_.contains(rank) ? left : never, rank);
     }
-    const std::string within = " within " + seconds(options_.timeout_s);
+    const std::string within = " within " + limit_of(options_.timeout_s);
     const std::string away = left + " joined and left again";
     throw Error(never.empty() ? "not all ranks were there" + within + ": " + away
                               : never + " did not join" + within + (left.empty() ? "" : "; " + away),
@@ -312,7 +312,7 @@ Meeting join_ranks(const std::string& master_address, uint16_t master_port, cons
     }
   }
   throw Error((socket ? "not all ranks joined within " : "rank 0 could not be joined within ") +
-                  seconds(options.timeout_s) + (socket ? "" : ": " + why),
+                  limit_of(options.timeout_s) + (socket ? "" : ": " + why),
               where, "is rank 0 running, with this --master-addr and --master-port?");
 }
 
