@@ -37,10 +37,11 @@ in_file() {
 }
 # starts ARGUMENTS...: the server becomes ready, and ends cleanly
 starts() {
+  rm -f out.txt err.txt  # the line of the server before
   "$engine" "$@" --uds "$work/socket" >out.txt 2>err.txt </dev/null &
   server=$!
   i=0
-  until grep -q '^listening on unix:' out.txt; do
+  until grep -qs '^listening on unix:' out.txt; do
     i=$((i + 1))
     [ "$i" -lt 600 ] || fail 'not ready after a minute'
     kill -0 "$server" 2>/dev/null || fail "does not start: $*"
