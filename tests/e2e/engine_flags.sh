@@ -2,34 +2,8 @@
 # What spark-engine refuses of its flags, on the command line and in a file alike, and what it says then.
 # Usage: engine_flags.sh SPARK SPARK_ENGINE
 set -eu
-spark=$1
-engine=$2
-work=$(mktemp -d)
-server=
-cleanup() {
-  [ -z "$server" ] || kill "$server" 2>/dev/null || true
-  rm -rf "$work"
-}
-trap cleanup EXIT
-cd "$work"
-
-fail() {
-  echo "engine_flags: $1" >&2
-  for file in out.txt err.txt; do
-    [ ! -f "$file" ] || { echo "--- $file"; cat "$file"; } >&2
-  done
-  exit 1
-}
-# expect CODE TEXT ARGUMENTS...: exit code and a text on either stream
-expect() {
-  code=$1
-  text=$2
-  shift 2
-  got=0
-  "$engine" "$@" >out.txt 2>err.txt </dev/null || got=$?
-  [ "$got" -eq "$code" ] || fail "exit code $got, not $code, of: $*"
-  cat out.txt err.txt | grep -qF -- "$text" || fail "no \"$text\" from: $*"
-}
+test=engine_flags spark=$1 engine=$2
+. "${0%/*}/engine_lib.sh"
 # in_file TEXT LINES: what --check says about a file with the model and these lines
 in_file() {
   printf 'model: model\n%b' "$2" >flags.yaml
@@ -51,8 +25,6 @@ starts() {
   wait "$server" || fail 'no clean end'
   server=
 }
-
-"$spark" model synth --preset tiny --seed 1 --out model >/dev/null
 
 # No flag that takes a value takes an empty one: a key file whose name a script lost must not open the server.
 flags=$("$engine" --help | sed -n 's/^ *\(--[a-z-]*\) \(TEXT\|INT\|UINT\|FLOAT\).*/\1/p')
