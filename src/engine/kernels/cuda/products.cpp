@@ -233,7 +233,7 @@ void run_linear(const DeviceLimits& device, const Where& where, const LinearArgs
     kernels = {launch_stream_fp8, launch_direct_fp8, extras.quantise == nullptr ? launch_wide_fp8 : nullptr};
   } else if (w.layout == Layout::kPacked) {
     kernels.stream = launch_stream_packed;
-    if (!device.block_scaled_mma) kernels.tall = launch_tall_packed;
+    if (device.sm90) kernels.tall = launch_tall_packed;
   } else {
     kernels = {launch_stream_bf16, device.sm90 ? launch_direct_bf16 : nullptr, nullptr};
   }
