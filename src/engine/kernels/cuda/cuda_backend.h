@@ -31,7 +31,7 @@ struct CudaDeviceInfo {
   int64_t memory_bytes = 0;
   int64_t l2_bytes = 0;
   int64_t shared_bytes_per_block = 0;
-  std::string notice;  // what of it is not used, and why; empty: nothing
+  std::string notice = {};  // what of it is not used, and why; empty: nothing
 };
 
 // Devices that this build has code for; 0 when there is no driver.
