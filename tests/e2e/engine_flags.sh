@@ -108,10 +108,14 @@ for action in --help --version --check; do
 done
 
 # What the system refuses is named with what helps.
-got=0
-(ulimit -n 12 && exec "$engine" model --check --port 0) >out.txt 2>err.txt </dev/null || got=$?
-[ "$got" -ne 0 ] || fail 'twelve files are enough'
-grep -q 'ulimit -n' err.txt || fail 'no advice about open files'
+# How many files are enough depends on what the shell that runs this has open: fewer and fewer, until a shard is refused.
+for files in 16 14 12 10 9 8 7 6; do
+  got=0
+  (ulimit -n "$files" && exec "$engine" model --check --port 0) >out.txt 2>err.txt </dev/null || got=$?
+  [ "$got" -eq 0 ] || break
+done
+[ "$got" -eq 1 ] || fail "$got with $files open files"
+grep -q 'safetensors: cannot be opened.*ulimit -n' err.txt || fail 'no advice about open files'
 if grep -q 'copy or download' err.txt; then fail 'advice to copy what may not be opened'; fi
 if (ulimit -v 120000 && exec "$engine" --version) >/dev/null 2>&1; then  # sanitizers cannot live with so little
   got=0

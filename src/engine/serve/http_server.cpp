@@ -76,8 +76,8 @@ class HttpServer::Impl final : public HttpConnectionOwner {
     }
   }
   ~Impl() {
-    if (small_) small_->join();
-    if (large_) large_->join();
+    small_.join();
+    large_.join();
     if (!options_.unix_socket.empty()) ::unlink(options_.unix_socket.c_str());
   }
 
@@ -91,17 +91,15 @@ class HttpServer::Impl final : public HttpConnectionOwner {
 
   void run(HttpHandler& handler) {
     handler_ = &handler;
-    small_.emplace(static_cast<size_t>(std::max(1, options_.handler_threads)));
-    large_.emplace(size_t{1});
     if (tcp_) accept(*tcp_);
     if (local_) accept(*local_);
     context_.run();
     // Nobody waits for an answer any more: what has not begun never does, and what has is told to end.
-    small_->stop();
-    large_->stop();
+    small_.stop();
+    large_.stop();
     handler_->give_up();
-    small_->join();
-    large_->join();
+    small_.join();
+    large_.join();
   }
 
   void drain(double timeout_s) {
@@ -123,7 +121,7 @@ class HttpServer::Impl final : public HttpConnectionOwner {
   // wait for them.
   void dispatch(HttpRequest request, std::shared_ptr<HttpExchange> exchange,
                 std::shared_ptr<void> room) override {
-    asio::thread_pool& pool = request.body.size() > options_.small_body_bytes ? *large_ : *small_;
+    asio::thread_pool& pool = request.body.size() > options_.small_body_bytes ? large_ : small_;
     asio::post(pool,
                [this, r = std::move(request), e = std::move(exchange), room = std::move(room)]() mutable {
                  if (gave_up_) return e->respond(handler_->fault(503, "the server is shutting down"));
@@ -268,8 +266,9 @@ class HttpServer::Impl final : public HttpConnectionOwner {
   std::atomic<size_t> connection_count_{0};
   std::atomic<bool> gave_up_{false};
   std::atomic<size_t> large_bodies_bytes_{0};  // grows on the server's thread only
-  std::optional<asio::thread_pool> small_;     // handlers of small requests
-  std::optional<asio::thread_pool> large_;     // and of large ones
+  // Handlers of small requests and of large ones; made here, because run() is on a thread that may not fail.
+  asio::thread_pool small_{static_cast<size_t>(std::max(1, options_.handler_threads))};
+  asio::thread_pool large_{1};
 };
 
 HttpServer::HttpServer(const HttpOptions& options) : impl_(std::make_unique<Impl>(options)) {}

@@ -43,11 +43,20 @@ ThreadPool::ThreadPool(int threads, double fork_ns)
     : shares_(static_cast<size_t>(
           threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency())))),
       fork_ns_(fork_ns) {
-  for (int worker = 1; worker < static_cast<int>(shares_.size()); ++worker)
-    workers_.emplace_back([this, worker] { work(worker); });
+  try {
+    for (int worker = 1; worker < static_cast<int>(shares_.size()); ++worker)
+      workers_.emplace_back([this, worker] { work(worker); });
+  } catch (...) {  // the system refuses one more; those that run use what goes away with this constructor
+    end_workers();
+    throw;
+  }
 }
 
 ThreadPool::~ThreadPool() {
+  end_workers();
+}
+
+void ThreadPool::end_workers() {
   stop_.store(true);
   epoch_.fetch_add(1);
   epoch_.notify_all();

@@ -62,6 +62,7 @@ class ThreadPool {
   void drain(int worker);
   static int64_t run_share(Share& share, int worker);
   void work(int worker);
+  void end_workers();
   void sleep_until_work(const Share& own, uint64_t seen);
 
   std::vector<Share> shares_;
