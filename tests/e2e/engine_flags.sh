@@ -11,19 +11,8 @@ in_file() {
 }
 # starts ARGUMENTS...: the server becomes ready, and ends cleanly
 starts() {
-  rm -f out.txt err.txt  # the line of the server before
-  "$engine" "$@" --uds "$work/socket" >out.txt 2>err.txt </dev/null &
-  server=$!
-  i=0
-  until grep -qs '^listening on unix:' out.txt; do
-    i=$((i + 1))
-    [ "$i" -lt 600 ] || fail 'not ready after a minute'
-    kill -0 "$server" 2>/dev/null || fail "does not start: $*"
-    sleep 0.1
-  done
-  kill -TERM "$server"
-  wait "$server" || fail 'no clean end'
-  server=
+  serve "$@"
+  end_server
 }
 
 # No flag that takes a value takes an empty one: a key file whose name a script lost must not open the server.

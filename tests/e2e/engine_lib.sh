@@ -30,5 +30,24 @@ expect() {
   [ "$got" -eq "$code" ] || fail "exit code $got, not $code, of: $*"
   cat out.txt err.txt | grep -qF -- "$text" || fail "no \"$text\" from: $*"
 }
+# serve ARGUMENTS...: until the server says that it is ready, on a Unix socket
+serve() {
+  rm -f out.txt err.txt  # the line of the server before
+  "$engine" "$@" --uds "$work/socket" >out.txt 2>err.txt </dev/null &
+  server=$!
+  i=0
+  until grep -qs '^listening on unix:' out.txt; do
+    i=$((i + 1))
+    [ "$i" -lt 600 ] || fail 'not ready after a minute'
+    kill -0 "$server" 2>/dev/null || fail "does not start: $*"
+    sleep 0.1
+  done
+}
+# It is told to stop, and ends cleanly.
+end_server() {
+  kill -TERM "$server"
+  wait "$server" || fail 'no clean end'
+  server=
+}
 
 "$spark" model synth --preset tiny --seed 1 --out model >/dev/null

@@ -68,22 +68,12 @@ expect 0 'ready to start' model --check --port 0 --generation-config vllm
 rm model/generation_config.json
 
 # A server says when it is ready, in logs that programs can read, and takes its port first.
-"$engine" --config good.yaml --uds "$work/socket" >out.txt 2>err.txt </dev/null &
-server=$!
-i=0
-until grep -q '^listening on unix:' out.txt; do
-  i=$((i + 1))
-  [ "$i" -lt 600 ] || fail 'not ready after a minute'
-  kill -0 "$server" 2>/dev/null || fail 'ended'
-  sleep 0.1
-done
+serve --config good.yaml
 for phase in 'reading configuration' 'headers' 'Engram classes' 'loading weights' 'generating the first token' 'boot: ready'; do
   grep -q "\"message\":\".*$phase.*\"seconds\":" err.txt || fail "no phase \"$phase\" with its time"
 done
 if grep -v '^{"time":".*}$' err.txt; then fail 'a line that is no JSON'; fi
 "$engine" --config good.yaml --uds "$work/socket" --check >out2.txt 2>err2.txt </dev/null && fail 'the socket is in use'
 grep -q 'socket' err2.txt || fail 'the socket in use is not named'
-kill -TERM "$server"
-wait "$server" || fail 'no clean end'
-server=
+end_server
 echo ok

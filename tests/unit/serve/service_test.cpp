@@ -275,6 +275,19 @@ TEST(Service, SaysHowManyTokensWereAskedFor) {
   }
 }
 
+// Few bytes may stand for much memory or much time; both are bounded before they are spent.
+TEST(Service, BoundsWhatABodyMakesItDo) {
+  TestServer server;
+  std::string many = R"("")";
+  for (int i = 0; i < 400'000; ++i) many += R"(,"")";
+  const Reply reply = server.ask(post("/v1/completions", R"({"prompt":"x","metadata":[)" + many + "]}"));
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_NE(reply.body.find("strings, lists and objects"), std::string::npos) << reply.body;
+  const Json body = {{"prompt", std::string(size_t{4} << 20, ' ')}, {"max_tokens", 1}};
+  const Json refused = server.ask_json("/v1/completions", body, 400);
+  EXPECT_EQ(refused["error"]["code"], "context_length_exceeded");
+}
+
 TEST(Service, CountsForDashboards) {
   TestServer server;
   server.ask_json("/v1/completions",
