@@ -1,0 +1,105 @@
+#include <algorithm>
+
+#include "engine/kernels/cuda/backend_impl.h"
+#include "engine/kernels/cuda/sm121/launch.h"
+
+namespace spark::engine::cuda {
+
+ExpertWorkspace Backend::expert_workspace(const ExpertsArgs& args, const PreparedExperts& bank, bool stream) {
+  const int64_t most = int64_t{std::min(args.step.rows, kMaxLinearRows)} * args.top_k;
+  const int64_t stride = expert_codes_stride(bank.width);
+  ExpertWorkspace work;
+  work.item_count = scratch<int32_t>(Scratch::kExpertCount, 1);
+  work.items = scratch<ExpertItem>(Scratch::kExpertItems, most);
+  work.item_row = scratch<int32_t>(Scratch::kExpertRow, most * kExpertRows);
+  work.item_weight = scratch<float>(Scratch::kExpertWeight, most * kExpertRows);
+  work.destination = scratch<int32_t>(Scratch::kExpertDestination, most);
+  // Room for either form: plain codes, or blocks of codes and scales.
+  work.codes = scratch<uint8_t>(Scratch::kExpertCodes, most * stride / 128 * kRowBlockBytes);
+  work.item_done = scratch<uint32_t>(Scratch::kExpertDone, most);
+  work.scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 32);
+  if (!stream) {
+    work.x_scales =
+        scratch<uint32_t>(Scratch::kExpertXScales, most / args.top_k * ceil_div(bank.hidden, 128));
+  }
+  work.outputs = scratch<uint16_t>(Scratch::kExpertOutputs, most * bank.hidden);
+  work.arrivals = scratch<uint32_t>(Scratch::kExpertArrivals, ceil_div(bank.hidden, kDownChannels));
+  return work;
+}
+
+void Backend::experts(const ExpertsArgs& args) {
+  launch_late_mix();
+  const PreparedExperts& bank = WeightStore::prepared(*args.bank);
+  const int64_t rows = args.step.rows;
+  uint16_t* gate = scratch<uint16_t>(Scratch::kSharedGate, rows * args.width);
+  uint16_t* up = scratch<uint16_t>(Scratch::kSharedUp, rows * args.width);
+  uint16_t* shared = scratch<uint16_t>(Scratch::kSharedOut, rows * args.hidden);
+  const QuantisedRows t = {.codes = scratch<uint8_t>(Scratch::kSharedCodes, rows * args.width),
+                           .scales = scratch<uint8_t>(Scratch::kSharedScales, rows * args.width / 32)};
+  const bool stream = expert_stream_fits(limits_, args, bank);
+  const ExpertWorkspace work = expert_workspace(args, bank, stream);
+
+  // The router may run in the launch that makes the work list.
+  std::optional<RouteArgs> route;
+  if (!stream && waiting_.route && waiting_.route->ids == args.ids &&
+      waiting_.route->weights == args.weights && waiting_.route->top_k == args.top_k &&
+      args.step.rows <= kRoutedPlanRows) {
+    route = std::exchange(waiting_.route, std::nullopt);
+  }
+  // The shared expert needs nothing but the rows: it starts beside the router when they are known to be as
+  // the collapse left them.
+  if (args.x_q.codes == collapsed_codes_) {
+    fork_at(shared_side_, collapsed_, starts_early(args.step.rows));
+  } else {
+    fork(shared_side_, starts_early(args.step.rows));
+  }
+  const auto side = [this] { return beside(shared_side_); };
+  run_linear(limits_, side,
+             {.rows = args.step.rows,
+              .x_q = args.x_q,
+              .weight = &args.shared->w1,
+              .y = gate,
+              .y_stride = args.width},
+             {.second = &args.shared->w3, .second_y = up});
+  launch_swiglu_quantise(side(), gate, up, args.step.rows, args.width, args.limit, t);
+  // Few rows: the last product comes behind the routed experts and adds everything up.
+  const bool joins = stream && combines_directly(limits_, args);
+  if (joins) {
+    launch_settle(side());
+  } else {
+    run_linear(
+        limits_, side,
+        {.rows = args.step.rows, .x_q = t, .weight = &args.shared->w2, .y = shared, .y_stride = args.hidden},
+        {});
+  }
+
+  for (int first = 0; first < args.step.rows; first += kMaxLinearRows) {
+    const int count = std::min(kMaxLinearRows, args.step.rows - first);
+    if (!stream || expert_stream_needs_list(args, count))
+      launch_expert_plan(main(), args, first, count, bank.experts, work, route ? &*route : nullptr);
+    const uint16_t* shared_rows = shared + int64_t{first} * args.hidden;
+    if (stream) {
+      launch_expert_stream(main(), args, first, count, bank, work);
+      join(shared_side_);
+      if (joins) {
+        join(mix_side_);  // a launch that joins starts late: one of them is enough
+        run_direct_combine(limits_, [this] { return main(); }, args, t,
+                           {.outputs = work.outputs,
+                            .item_done = work.item_done,
+                            .sequence = args.step.sequence,
+                            .top_k = args.top_k,
+                            .early = options_.side_stream});  // it is joined, and the rows have settled
+        continue;
+      }
+      launch_expert_combine(main(), args, first, count, work, shared_rows);
+      continue;
+    }
+    const auto gate_up = limits_.block_scaled_mma ? sm121::launch_expert_gate_up : launch_expert_gate_up;
+    const auto down = limits_.block_scaled_mma ? sm121::launch_expert_down : launch_expert_down;
+    gate_up(main(), args, first, count, bank, work);
+    join(shared_side_);
+    down(main(), args, first, count, bank, work, shared_rows);
+  }
+}
+
+}  // namespace spark::engine::cuda
