@@ -1,4 +1,5 @@
-// What both programs do around their work: what is thrown is said once, on standard error.
+// What both programs do around their work: what is thrown is said once, on standard error, and so is a mapped
+// file that loses bytes.
 //
 //   int main(int argc, char** argv) {
 //     return spark::app::run_program([&] { return spark::app::run(argc, argv); }, kFailed);
@@ -12,6 +13,7 @@
 #include <system_error>
 
 #include "common/error.h"
+#include "common/mapped_fault.h"
 
 namespace spark::app {
 
@@ -32,6 +34,7 @@ inline Error explained(const std::system_error& error) {
 // The body's exit code, or `failed` when it throws. `memory_hint` says what to lower when memory runs out.
 template <typename Body>
 int run_program(const Body& body, int failed, const std::string& memory_hint = {}) {
+  explain_lost_pages(failed);
   try {
     return body();
   } catch (const Error& error) {

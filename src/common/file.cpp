@@ -13,6 +13,7 @@
 
 #include "common/descriptor.h"
 #include "common/error.h"
+#include "common/mapped_fault.h"
 #include "common/read_advice.h"
 
 namespace spark {
@@ -110,6 +111,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (address == MAP_FAILED) fail(path, "cannot be mapped");
   data_ = static_cast<const uint8_t*>(address);
+  note_mapping(data_, size_, path);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
@@ -132,7 +134,9 @@ MappedFile::~MappedFile() {
 }
 
 void MappedFile::release() noexcept {
-  if (data_ != nullptr) ::munmap(const_cast<uint8_t*>(data_), size_);
+  if (data_ == nullptr) return;
+  forget_mapping(data_);
+  ::munmap(const_cast<uint8_t*>(data_), size_);
 }
 
 }  // namespace spark

@@ -7,11 +7,14 @@
 
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <thread>
+#include <utility>
 
 #include "common/error.h"
 #include "common/hash.h"
+#include "common/mapped_fault.h"
 #include "common/read_advice.h"
 #include "common/statistics.h"
 #include "common/table.h"
@@ -52,6 +55,36 @@ TEST(File, AtomicWriteReplacesAndLeavesNoTemporary) {
   EXPECT_THROW(write_file_atomic(folder / "none" / "a", "x"), Error);
   EXPECT_THROW(read_file(folder.path()), Error);
   EXPECT_THROW(read_file(path, 2), Error);
+}
+
+// A moved map is still the file that it was; one that was let go no longer is.
+TEST(MappedFileDeathTest, ALostPageEndsTheProcessWithTheFilesName) {
+  const test::TemporaryFolder folder;
+  const std::string cut = folder / "cut.safetensors", whole = folder / "whole.safetensors";
+  const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  write_file_atomic(cut, std::string(3 * page, 'x'));
+  write_file_atomic(whole, std::string(3 * page, 'x'));
+  const auto last_byte_after_a_cut = [&](const std::string& path) {
+    explain_lost_pages(7);
+    const MappedFile other(whole);
+    MappedFile first(path);
+    const MappedFile moved = std::move(first);
+    if (::truncate(path.c_str(), static_cast<off_t>(page)) != 0) ::_exit(99);
+    const volatile uint8_t* bytes = moved.bytes().data();
+    if (bytes[0] != 'x') ::_exit(98);
+    ::_exit(bytes[2 * page]);
+  };
+  EXPECT_EXIT(last_byte_after_a_cut(cut), testing::ExitedWithCode(7),
+              "cut.safetensors: bytes of it are gone");
+}
+
+TEST(MappedFileDeathTest, ABusErrorElsewhereEndsTheProcessAsEver) {
+  EXPECT_EXIT(
+      {
+        explain_lost_pages(7);
+        ::raise(SIGBUS);
+      },
+      testing::KilledBySignal(SIGBUS), "");
 }
 
 TEST(ReadAdvice, FitsTheError) {
