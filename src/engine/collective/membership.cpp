@@ -247,9 +247,10 @@ class Membership::Impl {
   }
 
   // The connection to `peer` has ended. After a silence of rank 0 that is what the others do, and not their
-  // fault.
+  // fault. They count from its last sign of life, which may be a beat older than its last look.
   LostRank who_ended(const Peer& peer, double now) const {
-    if (rank_ == 0 && stall_s_ > options_.silence_s && now < stall_at_ + kGivenUpS) {
+    const double silent_s = stall_s_ + options_.beat_s + kLateS;
+    if (rank_ == 0 && silent_s > options_.silence_s && now < stall_at_ + kGivenUpS) {
       return {0, stall() + ", for which rank " + std::to_string(peer.rank) + " has given it up"};
     }
     return {peer.rank, peer.socket.fault().empty() ? "its connection ended" : peer.socket.fault()};
