@@ -101,6 +101,8 @@ TEST(LinearPlan, DirectLaunchesCoverEveryShardOnce) {
         const auto l = plan_direct(shape, split, rows, device);
         if (!l) continue;
         EXPECT_EQ(l->many, rows > kDirectRows);
+        EXPECT_LE(l->chunk, l->many ? 5 : 10) << "two eights of rows lie in registers";
+        EXPECT_NE(l->chunk, l->many ? 8 : kManyChunk);
         EXPECT_LE(l->shared_bytes, device.shared_bytes / (shape.weight_bytes == 1 && !l->many ? 2 : 1));
         EXPECT_EQ(l->row_warps * split.shards, kDirectWarps * l->warp_shards) << s.out << " x " << s.in;
         EXPECT_GE(l->shard_chunks * l->chunk, split.shard_blocks);
@@ -209,8 +211,14 @@ TEST(LinearPlan, NineToSixteenRowsLeaveRoomForTheNextProduct) {
       EXPECT_EQ(l->reduce_offset, 0U) << "the sums are in the rows' place";
     }
   }
-  EXPECT_FALSE(plan({576, 5120, 1}, kMinPairedWideRows - 1, 2).has_value());
-  EXPECT_TRUE(plan({576, 5120, 1}, kMinPairedWideRows, 2).has_value());
+  // WO-A stays direct, and leaves half of shared memory.
+  const Shape wo_a{2048, 4096, 2, 1024};
+  EXPECT_FALSE(plan(wo_a, kMinLateWideRows - 1).has_value());
+  const auto direct = plan_direct(shape_of(wo_a), split_linear(shape_of(wo_a)), 16, kH200);
+  ASSERT_TRUE(direct.has_value());
+  EXPECT_LE(direct->shared_bytes + 1024, kH200.shared_bytes / 2);
+  EXPECT_FALSE(plan({576, 5120, 1}, kMinLateWideRows - 1, 2).has_value());
+  EXPECT_TRUE(plan({576, 5120, 1}, kMinLateWideRows, 2).has_value());
 }
 
 TEST(LinearPlan, TallLaunchesCoverTheRowsAndFit) {

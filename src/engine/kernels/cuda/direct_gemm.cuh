@@ -8,12 +8,15 @@
 // in a shard, then shard by shard. What bounds it then are instructions, so everything is unrolled: a shard
 // is a number of chunks of kChunk blocks, the last ones filled up with zeros.
 //
-// More than eight rows (kMany) are taken eight at a time against weights that stay where they are: the next
-// eight are read while the sums of these meet, and the meetings use two places in turns.
+// With nine to sixteen rows (kMany) a converted tile serves two eights of rows, which are all read at once
+// and meet once: eight after eight they took twice as long.
 //
 // With kCombine it is the shared expert's last product: its rows are there when it starts, so it waits for
 // the kernel before it, the routed experts', only when its own sums are done, and adds what that one leaves.
 #pragma once
+
+#include <string>
+#include <type_traits>
 
 #include "engine/kernels/cuda/stream_gemm.cuh"
 
@@ -39,31 +42,38 @@ __device__ __forceinline__ float sum_of_experts(const RoutedSum& c, size_t row, 
   return total;
 }
 
+// What a lane holds of a chunk of the rows: of each eight and block eight columns of row lane / 4, and, for
+// codes, a few of the rows' scales, which go through shared memory.
+template <class Format, int kChunk, int kEights>
+struct DirectRows {
+  using Piece = std::conditional_t<Format::kCodes, uint2, uint4>;
+  Piece x[kEights][kChunk];
+  float scale[kEights][(kChunk + 3) / 4];
+};
+
 // Blocks of a multiprocessor, and the threads that the compiler counts with, decide the registers of a
-// thread: 64. Of q-a 72, so that a second one of its kind does not fit beside it, but one of q-b does. (GB10
-// has products of its own; there it is only compiled, and two blocks would make it spill.)
+// thread: 64. Of q-a 72, so that a second one of its kind does not fit beside it, but one of q-b does. With
+// two eights 72 for the shared expert and WO-A; the others, of which a multiprocessor has one block, as many
+// as they like. (GB10 has products of its own; there it is only compiled, and two blocks would make it
+// spill.)
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
 constexpr bool kDirectAlone = true;
 #else
 constexpr bool kDirectAlone = false;
 #endif
 template <class Format, int kChunk, bool kMany>
-constexpr bool is_q_a() {
-  return Format::kCodes && kChunk == 10 && !kMany && !kDirectAlone;
-}
-
-// What a lane holds of a chunk of eight rows: eight columns of each block of row lane / 4, and, for codes, a
-// few of the rows' scales, which go through shared memory.
-template <class Format, int kChunk>
-struct DirectRows {
-  uint4 x[kChunk];
-  float scale[(kChunk + 3) / 4];
+struct DirectRoom {
+  static constexpr bool kQA = Format::kCodes && kChunk == 10;
+  static constexpr bool kShared = kMany && Format::kWeightScale && (Format::kCodes || kChunk == kManyChunk);
+  static constexpr int kThreads = (kQA || kShared) && !kDirectAlone ? 896 : kDirectThreads;
+  static constexpr int kBlocks = kDirectAlone || kMany || kQA ? 1 : 2;
 };
 
 template <class Format, int kChunk, bool kCombine, bool kMany>
-__global__ void __launch_bounds__((is_q_a<Format, kChunk, kMany>() ? 896 : kDirectThreads),
-                                  (is_q_a<Format, kChunk, kMany>() || kDirectAlone ? 1 : 2))
+__global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
+                                  (DirectRoom<Format, kChunk, kMany>::kBlocks))
     direct_gemm_kernel(const __grid_constant__ StreamGemmParams p) {
+  constexpr int kEights = kMany ? 2 : 1;
   constexpr int kWarps = kDirectThreads / 32;
   constexpr int kPieces = Format::kBlockBytes / kTileBytes;
   SPARK_DYNAMIC_SHARED(uint8_t, shared);  // partial sums, then every warp's scales and weights
@@ -79,7 +89,7 @@ __global__ void __launch_bounds__((is_q_a<Format, kChunk, kMany>() ? 896 : kDire
   const int tile = static_cast<int>(blockIdx.x) * p.row_warps + row_warp;
   const bool has_tile = tile < p.row_tiles;
   float* const partial = reinterpret_cast<float*>(shared);
-  float* const row_scales = partial + (kMany ? 2 : 1) * kWarps * p.warp_shards * 128 + warp * kChunk * 8;
+  float* const row_scales = partial + kEights * kWarps * p.warp_shards * 128 + warp * kChunk * (8 * kEights);
   uint8_t* const weights =
       shared + direct_weights_at(p.warp_shards, kChunk, kMany) +
       static_cast<size_t>(warp * p.warp_shards * p.shard_chunks) * (kChunk * Format::kBlockBytes) + lane * 16;
@@ -128,33 +138,35 @@ __global__ void __launch_bounds__((is_q_a<Format, kChunk, kMany>() ? 896 : kDire
 
   // ---- the rows: lane (g, t) reads row g of eight, eight columns of each block
   const int group_of_rows = p.rows_per_group > 0 ? min(tile * kTileRows / p.rows_per_group, p.groups - 1) : 0;
-  const auto load = [&](int row0, int c, DirectRows<Format, kChunk>& rows) {
+  const auto load = [&](int c, DirectRows<Format, kChunk, kEights>& rows) {
     int first = 0;
     const int count = chunk_of(c, first);
-    const bool live = row0 + g < p.rows;
-    const size_t at = static_cast<size_t>(live ? row0 + g : 0) * static_cast<size_t>(p.x_stride) +
-                      static_cast<size_t>(group_of_rows) * static_cast<size_t>(p.cols) +
-                      static_cast<size_t>(t) * 8;
 #pragma unroll
-    for (int b = 0; b < kChunk; ++b) {
-      rows.x[b] = make_uint4(0, 0, 0, 0);
-      if (!live || b >= count) continue;
-      if constexpr (Format::kCodes) {
-        const uint2 v = *reinterpret_cast<const uint2*>(p.x_codes + at + (first + b) * 32);
-        rows.x[b].x = v.x, rows.x[b].y = v.y;
-      } else {
-        rows.x[b] = *reinterpret_cast<const uint4*>(p.x + at + (first + b) * 32);
+    for (int e = 0; e < kEights; ++e) {
+      const bool live = e * 8 + g < p.rows;
+      const size_t at = static_cast<size_t>(live ? e * 8 + g : 0) * static_cast<size_t>(p.x_stride) +
+                        static_cast<size_t>(group_of_rows) * static_cast<size_t>(p.cols) +
+                        static_cast<size_t>(t) * 8;
+#pragma unroll
+      for (int b = 0; b < kChunk; ++b) {
+        rows.x[e][b] = {};
+        if (!live || b >= count) continue;
+        if constexpr (Format::kCodes) {
+          rows.x[e][b] = *reinterpret_cast<const uint2*>(p.x_codes + at + (first + b) * 32);
+        } else {
+          rows.x[e][b] = *reinterpret_cast<const uint4*>(p.x + at + (first + b) * 32);
+        }
       }
-    }
-    if constexpr (Format::kCodes) {
-      const int m = row0 + (lane & 7);
+      if constexpr (Format::kCodes) {
+        const int m = e * 8 + (lane & 7);
 #pragma unroll
-      for (int b = 0; b < kChunk; b += 4) {
-        const int block = b + (lane >> 3);
-        rows.scale[b / 4] =
-            m < p.rows && block < min(count, kChunk)
-                ? ue8m0_to_float(p.x_scales[static_cast<size_t>(m) * p.blocks + first + block])
-                : 0.0f;
+        for (int b = 0; b < kChunk; b += 4) {
+          const int block = b + (lane >> 3);
+          rows.scale[e][b / 4] =
+              m < p.rows && block < min(count, kChunk)
+                  ? ue8m0_to_float(p.x_scales[static_cast<size_t>(m) * p.blocks + first + block])
+                  : 0.0f;
+        }
       }
     }
   };
@@ -169,101 +181,106 @@ __global__ void __launch_bounds__((is_q_a<Format, kChunk, kMany>() ? 896 : kDire
       copy_async_wait<1>();
     }
   };
-  DirectRows<Format, kChunk> rows;
-  if constexpr (kMany) load(0, 0, rows);
-  const int partial_stride = kWarps * p.warp_shards * 128;
-  for (int row0 = 0; row0 < (kMany ? p.rows : 1); row0 += 8) {
-    float* const sums = partial + (kMany && (row0 & 8) != 0 ? partial_stride : 0);
 #pragma unroll 1
-    for (int c = 0; c < chunks;) {
-      float sum[4] = {};
-      const int shard = shard0 + (p.shard_chunks == 1 ? c : c / p.shard_chunks);
+  for (int c = 0; c < chunks;) {
+    float sum[kEights][4] = {};
+    const int shard = shard0 + (p.shard_chunks == 1 ? c : c / p.shard_chunks);
 #pragma unroll 1
-      for (int i = 0; i < p.shard_chunks; ++i, ++c) {
-        if constexpr (!kMany) load(0, c, rows);
-        if constexpr (Format::kCodes) {
-          // Eight rows by kChunk blocks, as the lanes read them.
-          __syncwarp();  // the chunk before has been read
+    for (int i = 0; i < p.shard_chunks; ++i, ++c) {
+      DirectRows<Format, kChunk, kEights> rows;
+      load(c, rows);
+      if constexpr (Format::kCodes) {
+        // The rows by kChunk blocks, as the lanes read them.
+        __syncwarp();  // the chunk before has been read
+#pragma unroll
+        for (int e = 0; e < kEights; ++e) {
 #pragma unroll
           for (int b = 0; b < kChunk; b += 4) {
             const int block = b + (lane >> 3);
-            if (block < kChunk) row_scales[block * 8 + (lane & 7)] = rows.scale[b / 4];
+            if (block < kChunk) row_scales[(e * kChunk + block) * 8 + (lane & 7)] = rows.scale[e][b / 4];
           }
-          __syncwarp();
         }
-        if (c > 0 || (kMany && row0 > 0 && chunks > 1)) scale_lane = weight_scale_of(c);
-        if (row0 == 0) wait_for_chunk(c);
-        const uint8_t* from = weights + c * (kChunk * Format::kBlockBytes);
+        __syncwarp();
+      }
+      if (c > 0) scale_lane = weight_scale_of(c);
+      wait_for_chunk(c);
+      const uint8_t* from = weights + c * (kChunk * Format::kBlockBytes);
 #pragma unroll
-        for (int b = 0; b < kChunk; ++b) {
-          const uint4 x = rows.x[b];
-          uint32_t a[8];
-          Format::operand(Format::read(from - lane * 16 + b * Format::kBlockBytes, lane), a);
+      for (int b = 0; b < kChunk; ++b) {
+        uint32_t a[8];
+        Format::operand(Format::read(from - lane * 16 + b * Format::kBlockBytes, lane), a);
+        const float weight_scale = Format::kWeightScale ? __shfl_sync(~0u, scale_lane, b) : 1.0f;
+#pragma unroll
+        for (int e = 0; e < kEights; ++e) {
+          const auto x = rows.x[e][b];
           if constexpr (!Format::kWeightScale) {
-            mma_bf16(sum, a[0], a[1], a[2], a[3], x.x, x.y);
-            mma_bf16(sum, a[4], a[5], a[6], a[7], x.z, x.w);
-            continue;
-          }
-          const float weight_scale = __shfl_sync(~0u, scale_lane, b);
-          float d[4] = {};
-          if constexpr (Format::kCodes) {
-            const float2 own = *reinterpret_cast<const float2*>(row_scales + b * 8 + t * 2);
+            mma_bf16(sum[e], a[0], a[1], a[2], a[3], x.x, x.y);
+            mma_bf16(sum[e], a[4], a[5], a[6], a[7], x.z, x.w);
+          } else if constexpr (Format::kCodes) {
+            const float2 own = *reinterpret_cast<const float2*>(row_scales + (e * kChunk + b) * 8 + t * 2);
             const float s0 = weight_scale * own.x;
             const float s1 = weight_scale * own.y;
+            float d[4] = {};
             mma_f16(d, a[0], a[1], a[2], a[3], e4m3x2_to_half2(x.x), e4m3x2_to_half2(x.x >> 16));
             mma_f16(d, a[4], a[5], a[6], a[7], e4m3x2_to_half2(x.y), e4m3x2_to_half2(x.y >> 16));
-            sum[0] = fmaf(d[0], s0, sum[0]);
-            sum[1] = fmaf(d[1], s1, sum[1]);
-            sum[2] = fmaf(d[2], s0, sum[2]);
-            sum[3] = fmaf(d[3], s1, sum[3]);
+            sum[e][0] = fmaf(d[0], s0, sum[e][0]);
+            sum[e][1] = fmaf(d[1], s1, sum[e][1]);
+            sum[e][2] = fmaf(d[2], s0, sum[e][2]);
+            sum[e][3] = fmaf(d[3], s1, sum[e][3]);
           } else {
+            float d[4] = {};
             mma_bf16(d, a[0], a[1], a[2], a[3], x.x, x.y);
             mma_bf16(d, a[4], a[5], a[6], a[7], x.z, x.w);
 #pragma unroll
-            for (int q = 0; q < 4; ++q) sum[q] = fmaf(d[q], weight_scale, sum[q]);
-          }
-        }
-        if constexpr (kMany) {
-          if (c + 1 < chunks) {
-            load(row0, c + 1, rows);
-          } else if (row0 + 8 < p.rows) {
-            load(row0 + 8, 0, rows);
+            for (int q = 0; q < 4; ++q) sum[e][q] = fmaf(d[q], weight_scale, sum[e][q]);
           }
         }
       }
+    }
 #pragma unroll
-      for (int q = 0; q < 4; ++q) sums[(shard * p.row_warps + row_warp) * 128 + q * 32 + lane] = sum[q];
+    for (int e = 0; e < kEights; ++e) {
+#pragma unroll
+      for (int q = 0; q < 4; ++q)
+        partial[((shard * p.row_warps + row_warp) * kEights + e) * 128 + q * 32 + lane] = sum[e][q];
     }
-    // The thread's row is the same for all its outputs, and rows of the step need no wait.
-    int32_t sequence = 0;
-    if constexpr (kCombine)
-      sequence = p.combine.sequence[min(static_cast<int>(threadIdx.x >> 4) & 7, p.rows - 1)];
-    if (kCombine && p.combine.early) wait_for_inputs();
-    __syncthreads();
-    if constexpr (kCombine) {
-      if (blockIdx.x == 0) {
-        for (int i = static_cast<int>(threadIdx.x); i < p.rows * p.combine.top_k; i += kDirectThreads)
-          p.combine.item_done[i] = 0;
-      }
+  }
+  // A thread's row of an eight is the same for all its outputs, and rows of the step need no wait.
+  int32_t sequence[kEights] = {};
+  if constexpr (kCombine) {
+#pragma unroll
+    for (int e = 0; e < kEights; ++e)
+      sequence[e] = p.combine.sequence[min(e * 8 + (static_cast<int>(threadIdx.x >> 4) & 7), p.rows - 1)];
+  }
+  if (kCombine && p.combine.early) wait_for_inputs();
+  __syncthreads();
+  if constexpr (kCombine) {
+    if (blockIdx.x == 0) {
+      for (int i = static_cast<int>(threadIdx.x); i < p.rows * p.combine.top_k; i += kDirectThreads)
+        p.combine.item_done[i] = 0;
     }
+  }
 
-    // ---- the shards of an output one after the other
-    const int shards = kWarps / p.row_warps * p.warp_shards;
+  // ---- the shards of an output one after the other
+  const int shards = kWarps / p.row_warps * p.warp_shards;
+#pragma unroll
+  for (int e = 0; e < kEights; ++e) {
     for (int i = static_cast<int>(threadIdx.x); i < p.row_warps * 128; i += kDirectThreads) {
-      const int r = i & 15, m = row0 + ((i >> 4) & 7), owner = i >> 7;
+      const int r = i & 15, m = (i >> 4) & 7, owner = i >> 7;
       const int64_t row = (static_cast<int64_t>(blockIdx.x) * p.row_warps + owner) * kTileRows + r;
-      if (m >= p.rows || row >= p.out) continue;
+      if (e * 8 + m >= p.rows || row >= p.out) continue;
       float routed = 0.0f;
       if constexpr (kCombine) {
-        if (sequence < 0) continue;
-        routed = sum_of_experts(p.combine, static_cast<size_t>(m), static_cast<size_t>(row), p.out);
+        if (sequence[e] < 0) continue;
+        routed = sum_of_experts(p.combine, static_cast<size_t>(e * 8 + m), static_cast<size_t>(row), p.out);
       }
-      const float* first = sums + owner * 128 + ((r >> 3) * 2 + (m & 1)) * 32 + (r & 7) * 4 + ((m & 7) >> 1);
+      const float* first =
+          partial + (owner * kEights + e) * 128 + ((r >> 3) * 2 + (m & 1)) * 32 + (r & 7) * 4 + (m >> 1);
       float total = 0.0f;
 #pragma unroll 4
-      for (int s = 0; s < shards; ++s) total += first[s * p.row_warps * 128];
+      for (int s = 0; s < shards; ++s) total += first[s * p.row_warps * kEights * 128];
       if constexpr (kCombine) total = routed + round_to_bf16(total);
-      const size_t at = static_cast<size_t>(m) * static_cast<size_t>(p.y_stride) + static_cast<size_t>(row);
+      const size_t at =
+          static_cast<size_t>(e * 8 + m) * static_cast<size_t>(p.y_stride) + static_cast<size_t>(row);
       if (p.y_f32 != nullptr) {
         p.y_f32[at] = total;
       } else {
@@ -279,23 +296,28 @@ void launch_direct_chunk(const Launch& on, const DirectLaunch& plan, const Strea
     launch_kernel(on, kernel, dim3(static_cast<unsigned>(plan.grid), params.second_tiles != nullptr ? 2 : 1),
                   kDirectThreads, plan.shared_bytes, 1, params);
   };
-  if constexpr (!kCombine) {
-    if (plan.many) return with(direct_gemm_kernel<Format, kChunk, false, true>);
+  constexpr bool kFew = kChunk != kManyChunk, kMany = kChunk <= 5 && !kCombine;
+  if constexpr (kMany) {
+    if (plan.many || !kFew) return with(direct_gemm_kernel<Format, kChunk, kCombine, true>);
   }
-  with(direct_gemm_kernel<Format, kChunk, kCombine, false>);
+  if constexpr (kFew) with(direct_gemm_kernel<Format, kChunk, kCombine, false>);
 }
 
 template <class Format, bool kCombine = false>
 void launch_direct_gemm(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params) {
   switch (plan.chunk) {
+    case kManyChunk:
+      if constexpr (!kCombine) return launch_direct_chunk<Format, kManyChunk, kCombine>(on, plan, params);
+      break;
     case 5:
       return launch_direct_chunk<Format, 5, kCombine>(on, plan, params);
     case 8:
       return launch_direct_chunk<Format, 8, kCombine>(on, plan, params);
     default:
       if constexpr (Format::kCodes) return launch_direct_chunk<Format, 10, kCombine>(on, plan, params);
-      throw Error("a chunk of 10 blocks of BF16 rows", "CUDA backend", "this is a defect: report it");
   }
+  throw Error("a chunk of " + std::to_string(plan.chunk) + " blocks", "CUDA backend",
+              "this is a defect: report it");
 }
 
 }  // namespace spark::engine::cuda

@@ -14,10 +14,33 @@ constexpr int kBlockRows = 16;
 constexpr int kWarps = 8;
 constexpr int kOutputs = 24;
 constexpr int kPerWarp = kOutputs / kWarps;
+constexpr int kRowsAtOnce = 2;
+constexpr int kAtOnce = 4;  // outputs of a warp of the second kernel
 
-// Few registers and no more shared memory than the rows need: it runs beside the products of the main chain.
-// `early`: the streams are complete when it starts.
-__global__ void __launch_bounds__(kWarps * 32, 8)
+// The sums over the warp of kCount values, a power of two: lane l has that of value l / (32 / kCount). Each
+// is what warp_sum returns, to the bit: lanes that are done with a value go on with another.
+template <int kCount>
+__device__ __forceinline__ float warp_sums(float (&v)[kCount]) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  int offset = 16;
+#pragma unroll
+  for (int left = kCount / 2; left > 0; left /= 2, offset /= 2) {
+    const bool upper = (lane & offset) != 0;
+#pragma unroll
+    for (int j = 0; j < left; ++j) {
+      const float keep = upper ? v[left + j] : v[j];
+      const float send = upper ? v[j] : v[left + j];
+      v[j] = keep + __shfl_xor_sync(~0u, send, offset);
+    }
+  }
+  for (; offset > 0; offset /= 2) v[0] += __shfl_xor_sync(~0u, v[0], offset);
+  return v[0];
+}
+
+// Few registers and no more shared memory than the rows need: it runs beside the products of the main chain,
+// and the routed experts' blocks find no room until it ends. `early`: the streams are complete when it
+// starts.
+__global__ void __launch_bounds__(kWarps * 32, 6)
     mix_partial_kernel(const uint16_t* h, const float* fn, int outputs, int rows, int columns, int chunks,
                        float* partial, bool early) {
   SPARK_DYNAMIC_SHARED(uint4, shared);
@@ -42,6 +65,7 @@ __global__ void __launch_bounds__(kWarps * 32, 8)
   // The block's columns of all its rows at once: row after row they would cost a read of L2 each.
   const int blocks = static_cast<int>(gridDim.y);
   const int own = (rows - static_cast<int>(blockIdx.y) + blocks - 1) / blocks;
+#pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < own * (kColumns / 8); i += kWarps * 32) {
     const int m = static_cast<int>(blockIdx.y) + i / (kColumns / 8) * blocks;
     const int at = i % (kColumns / 8) * 8;
@@ -56,28 +80,31 @@ __global__ void __launch_bounds__(kWarps * 32, 8)
     }
   }
   __syncthreads();
-  for (int r = 0; r < own; ++r) {
-    const int m = static_cast<int>(blockIdx.y) + r * blocks;
-    float sum[kPerWarp] = {};
-    float squares = 0.0f;
+  // Two rows at once: three outputs and the sum of squares of each. (The second may be none.)
+  constexpr int kValues = kPerWarp + 1;
+  static_assert(kValues == 4);
+  const int value = lane / (32 / (kRowsAtOnce * kValues));
+  const int of_row = value / kValues, output = value % kValues;
+  const bool stores = lane % (32 / (kRowsAtOnce * kValues)) == 0 && (output < kPerWarp || warp == 0);
+  const int place = output < kPerWarp ? warp * kPerWarp + output : kOutputs;
+#pragma unroll 1
+  for (int r = 0; r < own; r += kRowsAtOnce) {
+    float sum[kRowsAtOnce * kValues] = {};
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
-      const float x = bf16_to_float(staged[r][i * 32 + lane]);
 #pragma unroll
-      for (int o = 0; o < kPerWarp; ++o) sum[o] = fmaf(x, w[o][i], sum[o]);
-      squares = fmaf(x, x, squares);
-    }
+      for (int k = 0; k < kRowsAtOnce; ++k) {
+        const float x = bf16_to_float(staged[r + k][i * 32 + lane]);
+        float* const of = sum + k * kValues;
 #pragma unroll
-    for (int o = 0; o < kPerWarp; ++o) {
-      sum[o] = warp_sum(sum[o]);
-      if (lane == 0)
-        partial[(static_cast<int64_t>(m) * kMixOutputs + warp * kPerWarp + o) * chunks + blockIdx.x] = sum[o];
+        for (int o = 0; o < kPerWarp; ++o) of[o] = fmaf(x, w[o][i], of[o]);
+        of[kPerWarp] = fmaf(x, x, of[kPerWarp]);
+      }
     }
-    if (warp == 0) {
-      squares = warp_sum(squares);
-      if (lane == 0)
-        partial[(static_cast<int64_t>(m) * kMixOutputs + kOutputs) * chunks + blockIdx.x] = squares;
-    }
+    const float total = warp_sums(sum);
+    const int m = static_cast<int>(blockIdx.y) + (r + of_row) * blocks;
+    if (stores && r + of_row < own)
+      partial[(static_cast<int64_t>(m) * kMixOutputs + place) * chunks + blockIdx.x] = total;
   }
 }
 
@@ -92,26 +119,28 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int64_t row = blockIdx.x;
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warps = static_cast<int>(blockDim.x / 32);
-  // Two outputs at a time and four chunks of each, all read before the first is added.
-  for (int o = static_cast<int>(threadIdx.x / 32); o < kMixOutputs; o += 2 * warps) {
-    const bool two = o + warps < kMixOutputs;
+  // Four outputs at a time and four chunks of each, all read before the first is added.
+  for (int o = static_cast<int>(threadIdx.x / 32); o < kMixOutputs; o += kAtOnce * warps) {
     const float* from = partial + (row * kMixOutputs + o) * chunks;
-    const float* second = from + (two ? static_cast<int64_t>(warps) * chunks : 0);
-    float sum[2] = {};
+    float sum[kAtOnce] = {};
     for (int c = lane; c < chunks; c += 128) {
-      float v[2][4];
+      float v[kAtOnce][4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const bool there = c + 32 * i < chunks;
-        v[0][i] = there ? from[c + 32 * i] : 0.0f;
-        v[1][i] = there ? second[c + 32 * i] : 0.0f;
+      for (int k = 0; k < kAtOnce; ++k) {
+        const bool output = o + k * warps < kMixOutputs;
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          v[k][i] = output && c + 32 * i < chunks ? from[k * warps * chunks + c + 32 * i] : 0.0f;
       }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sum[0] += v[0][i], sum[1] += v[1][i];
+      for (int k = 0; k < kAtOnce; ++k) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[k] += v[k][i];
+      }
     }
-    sum[0] = warp_sum(sum[0]), sum[1] = warp_sum(sum[1]);
-    if (lane == 0) total[o] = sum[0];
-    if (lane == 0 && two) total[o + warps] = sum[1];
+    const float all = warp_sums(sum);
+    const int output = o + lane / (32 / kAtOnce) * warps;
+    if (lane % (32 / kAtOnce) == 0 && output < kMixOutputs) total[output] = all;
   }
   __syncthreads();
   if (threadIdx.x >= 32) return;
@@ -164,7 +193,8 @@ void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixAr
   // Rows beyond 16 are spread over blocks of their own: the weight stays in L2.
   const unsigned row_blocks = static_cast<unsigned>(ceil_div(args.rows, kBlockRows));
   const int outputs = 2 * args.streams + args.streams * args.streams;
-  const auto block_rows = static_cast<size_t>(ceil_div(args.rows, int64_t{row_blocks}));
+  const auto block_rows =
+      static_cast<size_t>(round_up(ceil_div(args.rows, int64_t{row_blocks}), kRowsAtOnce));
   launch_kernel(partials, mix_partial_kernel, dim3(static_cast<unsigned>(chunks), row_blocks), kWarps * 32,
                 block_rows * kColumns * sizeof(uint16_t), 1, args.h, fn, outputs, args.rows, columns, chunks,
                 workspace, early);

@@ -148,8 +148,10 @@ std::optional<DirectLaunch> plan_direct(const LinearShape& shape, const LinearSp
   l.warp_shards = std::max(1, split.shards / kDirectWarps);
   if (shape.rowwise && shape.rows_per_group % kTileRows != 0) return std::nullopt;
   int padded = 0;
-  for (const int chunk : {10, 8, 5}) {
-    if (chunk == 10 && shape.activation_bytes != 1) continue;  // too many registers
+  for (const int chunk : {10, 8, 5, kManyChunk}) {
+    // Those that fit in registers.
+    const bool few = chunk == 10 ? shape.activation_bytes == 1 : chunk != kManyChunk;
+    if (l.many ? chunk > 5 : !few) continue;
     const int filled = static_cast<int>(round_up(split.shard_blocks, chunk));
     if (l.chunk == 0 || filled < padded) l.chunk = chunk, padded = filled;
   }
@@ -249,7 +251,7 @@ bool cut_wide(const LinearShape& shape, const LinearSplit& split, const DeviceLi
 
 std::optional<WideLaunch> plan_wide(const LinearShape& shape, const LinearSplit& split, int rows, int weights,
                                     const DeviceLimits& device) {
-  if (rows < (weights > 1 ? kMinPairedWideRows : kMinWideRows) || shape.weight_bytes != 1 ||
+  if (rows < (weights > 1 || shape.rowwise ? kMinLateWideRows : kMinWideRows) || shape.weight_bytes != 1 ||
       shape.cols % kTileCols != 0)
     return std::nullopt;
   const int width = *std::find_if(std::begin(kWideWidths), std::end(kWideWidths) - 1,

@@ -65,25 +65,26 @@ struct LinearLaunch {
 };
 
 // A product whose weights all fit in shared memory at once (direct_gemm.cuh): of at most kDirectRows rows, or
-// of more, eight at a time.
+// of more, two eights at once.
 constexpr int kDirectRows = 8;
 constexpr int kMaxDirectRows = 16;
 constexpr int kDirectWarps = 16;
 constexpr int kMoreDirectWarps = 24;  // of a block with three row tiles: see plan_direct_rows
+constexpr int kManyChunk = 4;  // blocks at once of more than kDirectRows rows, where five do not fill a shard
 struct DirectLaunch {
   int row_warps = 0;     // 16-row tiles of a block
   int warp_shards = 0;   // shards of a warp: row_warps * shards = kDirectWarps * warp_shards
-  int chunk = 0;         // blocks that a warp takes at once: 5, 8 or 10
+  int chunk = 0;         // blocks that a warp takes at once: 4, 5, 8 or 10
   int shard_chunks = 0;  // of a shard, the last filled up
   int grid = 0;
   bool many = false;  // more than kDirectRows rows
   size_t shared_bytes = 0;
   int warps = kDirectWarps;
 };
-// Shared memory before the weights: partial sums (of many rows in two places) and the rows' scales.
+// Shared memory before the weights: partial sums and the rows' scales.
 SPARK_HOST_DEVICE constexpr size_t direct_weights_at(int warp_shards, int chunk, bool many = false) {
-  return static_cast<size_t>(kDirectWarps) *
-         static_cast<size_t>(warp_shards * (many ? 1024 : 512) + chunk * 32);
+  return static_cast<size_t>(kDirectWarps * (many ? 2 : 1)) *
+         static_cast<size_t>(warp_shards * 512 + chunk * 32);
 }
 
 // The same of a product that makes the codes of its rows itself (direct_rows_gemm.cuh): its rows' operands,
@@ -99,11 +100,13 @@ constexpr int kDirectUnits = 4, kFewDirectUnits = 2;
 // weights all fit in shared memory at once.
 constexpr int kWideWidths[] = {16, 24, 48};  // rows of a launch: the forms of the kernel, and no others
 constexpr int kMostWideRows = 48;
-constexpr int kMinWideRows = 9;         // fewer: the direct product meets sooner
-constexpr int kMinPairedWideRows = 17;  // of two weights in a launch, whose blocks take two multiprocessors
-constexpr int kWideRows = 128;          // weight rows of a warpgroup
-constexpr int kWideTeams = 3;           // warpgroups of a block, at most
-constexpr int kMaxWideBlocks = 32;      // 32-column blocks of a warpgroup, at most
+constexpr int kMinWideRows = 9;  // fewer: the direct product meets sooner
+// Of two weights in a launch, whose blocks take two multiprocessors, and of grouped rows: the direct product
+// of two eights is faster and leaves its successor more room.
+constexpr int kMinLateWideRows = 17;
+constexpr int kWideRows = 128;      // weight rows of a warpgroup
+constexpr int kWideTeams = 3;       // warpgroups of a block, at most
+constexpr int kMaxWideBlocks = 32;  // 32-column blocks of a warpgroup, at most
 
 struct WideLaunch {
   int n_tiles = 0;      // tiles of 8 rows of the step: kWideWidths / 8

@@ -436,15 +436,17 @@ void launch_wide_gemm(const Launch& on, const WideLaunch& plan, const StreamGemm
   };
   switch (plan.n_tiles) {
     case kWideWidths[0] / 8:
-      return with(wide_gemm_kernel<Format, kWideWidths[0] / 8>);
+      if constexpr (Format::kCodes) return with(wide_gemm_kernel<Format, kWideWidths[0] / 8>);
+      break;  // grouped rows are more: kMinLateWideRows
     case kWideWidths[1] / 8:
       return with(wide_gemm_kernel<Format, kWideWidths[1] / 8>);
     case kWideWidths[2] / 8:
       return with(wide_gemm_kernel<Format, kWideWidths[2] / 8>);
     default:
-      throw Error("a wide product of " + std::to_string(plan.n_tiles * 8) + " rows", "CUDA backend",
-                  "this is a defect: report it");
+      break;
   }
+  throw Error("a wide product of " + std::to_string(plan.n_tiles * 8) + " rows", "CUDA backend",
+              "this is a defect: report it");
 }
 
 }  // namespace spark::engine::cuda
