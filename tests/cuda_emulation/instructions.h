@@ -54,6 +54,10 @@ inline uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
   return product(a & 0xFFFFu, b & 0xFFFFu) | static_cast<uint32_t>(product(a >> 16, b >> 16)) << 16;
 }
 
+inline uint32_t max_u16x2(uint32_t a, uint32_t b) {
+  return std::max(a & 0xFFFFu, b & 0xFFFFu) | std::max(a >> 16, b >> 16) << 16;
+}
+
 struct MmaOperands {
   float c[4];
   uint32_t a[4], b[2];
