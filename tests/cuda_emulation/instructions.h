@@ -58,6 +58,11 @@ inline uint32_t max_u16x2(uint32_t a, uint32_t b) {
   return std::max(a & 0xFFFFu, b & 0xFFFFu) | std::max(a >> 16, b >> 16) << 16;
 }
 
+inline uint32_t warp_total(uint32_t v) {
+  for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(~0u, v, offset);
+  return v;
+}
+
 struct MmaOperands {
   float c[4];
   uint32_t a[4], b[2];

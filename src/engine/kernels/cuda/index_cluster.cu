@@ -11,19 +11,14 @@
 #include <bit>
 
 #include "engine/kernels/cuda/index_cluster.h"
-#include "engine/kernels/cuda/index_score.cuh"
-
 #ifndef STAMP
 #define STAMP(i)
 #endif
+#include "engine/kernels/cuda/index_selection.cuh"
 
 namespace spark::engine::cuda {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / 32;
-constexpr int kMaxRanks = 16;
-constexpr int kBins = 256;
 constexpr int kRecordBytes = kMaxIndexWidth / 2 + kMaxIndexBlocks;
 constexpr int kGroup = 32;  // entries that a warp scores at once
 constexpr int kUnit = 4;    // entries side by side in the cache: whole pieces of 16 bytes
@@ -31,7 +26,19 @@ constexpr int kUnits = kGroup / kUnit;
 constexpr int kUnitBytes = kUnit * kRecordBytes;
 constexpr int kGroupBytes = kGroup * kRecordBytes;
 constexpr int kPieces = kGroupBytes / 16;
-constexpr int kFewRows = 7;    // whose clusters of sixteen find a multiprocessor for every block
+
+// Few rows: clusters of sixteen blocks, each alone on its multiprocessor by its registers (80 a thread),
+// because two of them on one take twice as long; there is room for a direct product's block beside it. More
+// rows: clusters of eight, two small blocks a multiprocessor.
+constexpr int kFewRows = 7;
+constexpr int kFewWarps = 16;
+constexpr int kManyWarps = 8;
+// Threads that the compiler shares registers among. (GB10 runs small blocks only.)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+constexpr int kFewBound = kFewWarps * 32;
+#else
+constexpr int kFewBound = 768;
+#endif
 constexpr int kMaxRows = 128;  // above, index.cu reads keys once for several rows
 
 struct IndexClusterParams {
@@ -43,9 +50,6 @@ struct IndexClusterParams {
   int page_shift, block_shift;
 };
 
-// The counts of all blocks in one pass of a selection.
-using Counts = uint16_t[kMaxRanks][kBins];
-
 // The row, and this block's share of its list.
 struct RowShare {
   int sequence;
@@ -55,186 +59,24 @@ struct RowShare {
 };
 
 struct ClusterShared {
-  IndexQueries q[1];
+  IndexQueries q;
   uint16_t weight[kIndexHeads];
-  uint64_t counted[4];      // barriers: everyone's counts of a pass are there
-  uint32_t own[4 * kBins];  // this block's keys by high byte; by low byte among those of the border's high
-  uint32_t total[kBins];
-  uint32_t above[kWarps], equal[kWarps];
-  uint32_t rank_above[kMaxRanks], rank_equal[kMaxRanks];
+  SelectionShared<2> selection;  // entries, then candidate blocks
   int listed;
   RowShare share;
 };
 
-// Two selections of two passes at most: entries, then candidate blocks.
-struct Selection {
-  const uint16_t* keys;
-  int count;
-  int wanted;
-};
-
-// What a selection found: keys above `threshold` and the first `need` that equal it.
-struct Border {
-  uint32_t threshold;
-  uint32_t need;
-};
-
-__device__ __forceinline__ uint32_t warp_count(uint32_t v) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(~0u, v, offset);
-  return v;
-}
-
-// Tells every block this block's counts, and waits for theirs.
-__device__ __forceinline__ void share_counts(ClusterShared& s, Counts* all, int pass, int rank, int ranks) {
-  const int lane = static_cast<int>(threadIdx.x & 31);
-  const int to = static_cast<int>(threadIdx.x / 32);
-  __syncthreads();
-  if (to < ranks) {
-    const uint4 low = *reinterpret_cast<const uint4*>(&s.own[pass * kBins + lane * 8]);
-    const uint4 high = *reinterpret_cast<const uint4*>(&s.own[pass * kBins + lane * 8 + 4]);
-    store_cluster_async(
-        reinterpret_cast<float4*>(&all[pass][rank][lane * 8]), &s.counted[pass], static_cast<uint32_t>(to),
-        make_float4(__uint_as_float(low.x | low.y << 16), __uint_as_float(low.z | low.w << 16),
-                    __uint_as_float(high.x | high.y << 16), __uint_as_float(high.z | high.w << 16)));
-  }
-  barrier_wait(&s.counted[pass], 0);
-}
-
-// Finds in counts over the cluster, largest bin first, the one that holds the `wanted`-th: {bin, place in
-// it}.
-__device__ __forceinline__ uint2 find_bin(ClusterShared& s, const Counts& all, int ranks, uint32_t wanted) {
-  const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread & 31;
-  if (thread < kBins / 2) {
-    uint2 sum = make_uint2(0, 0);
-#pragma unroll 4
-    for (int r = 0; r < ranks; ++r) {
-      const uint32_t two = *reinterpret_cast<const uint32_t*>(&all[r][2 * thread]);
-      sum.x += two & 0xFFFFu, sum.y += two >> 16;
-    }
-    *reinterpret_cast<uint2*>(&s.total[2 * thread]) = sum;
-  }
-  __syncthreads();
-  // Lane l has bins 255 - 8l down to 248 - 8l.
-  uint32_t bins[8], total = 0;
-  *reinterpret_cast<uint4*>(&bins[0]) = *reinterpret_cast<const uint4*>(&s.total[248 - lane * 8]);
-  *reinterpret_cast<uint4*>(&bins[4]) = *reinterpret_cast<const uint4*>(&s.total[252 - lane * 8]);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) total += bins[i];
-  uint32_t inclusive = total;
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const uint32_t other = __shfl_up_sync(~0u, inclusive, offset);
-    if (lane >= offset) inclusive += other;
-  }
-  uint32_t before = inclusive - total;
-  const int owner = __ffs(static_cast<int>(__ballot_sync(~0u, before < wanted && inclusive >= wanted))) - 1;
-  uint32_t bin = 0, need = 0;
-#pragma unroll
-  for (int i = 7; i >= 0; --i) {
-    if (before < wanted && before + bins[i] >= wanted) {
-      bin = static_cast<uint32_t>(248 - lane * 8 + i);
-      need = wanted - before;
-    }
-    before += bins[i];
-  }
-  return make_uint2(__shfl_sync(~0u, bin, owner), __shfl_sync(~0u, need, owner));
-}
-
-// The border of the cluster's keys, of which this block has sel.keys[0 .. count). The high bytes are counted.
-// Leaves in rank_above and rank_equal what each block has above and at the border; a barrier comes later.
-__device__ __forceinline__ Border find_border(ClusterShared& s, Counts* all, const Selection& sel,
-                                              bool drop_infinite, int first_pass, int rank, int ranks) {
-  const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread & 31, warp = thread / 32;
-  share_counts(s, all, first_pass, rank, ranks);
-  STAMP(6);
-  const uint2 high = find_bin(s, all[first_pass], ranks, static_cast<uint32_t>(sel.wanted));
-#pragma unroll 1
-  for (int i = thread; i < sel.count; i += kThreads) {
-    if (sel.keys[i] >> 8 == high.x) atomicAdd(&s.own[(first_pass + 1) * kBins + (sel.keys[i] & 255)], 1u);
-  }
-  STAMP(7);
-  share_counts(s, all, first_pass + 1, rank, ranks);
-  STAMP(8);
-  uint2 low = find_bin(s, all[first_pass + 1], ranks, high.y);
-  if (drop_infinite && high.x == 0 && low.x <= kLowestKey) low = make_uint2(kLowestKey, 0);
-  // A warp a block: its keys in higher bins, and in the border's bin.
-  if (warp < ranks) {
-    uint32_t above = 0;
-#pragma unroll
-    for (int pass = 0; pass < 2; ++pass) {
-      const uint32_t border = pass == 0 ? high.x : low.x;
-      const uint4 eight = *reinterpret_cast<const uint4*>(&all[first_pass + pass][warp][lane * 8]);
-      const uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};
-#pragma unroll
-      for (uint32_t i = 0; i < 4; ++i) {
-        const uint32_t bin = static_cast<uint32_t>(lane) * 8 + 2 * i;
-        above += bin > border ? words[i] & 0xFFFFu : 0;
-        above += bin + 1 > border ? words[i] >> 16 : 0;
-      }
-    }
-    above = warp_count(above);
-    if (lane == 0) {
-      s.rank_above[warp] = above;
-      s.rank_equal[warp] = all[first_pass + 1][warp][low.x];
-    }
-  }
-  return {high.x << 8 | low.x, low.y};
-}
-
-// Calls emit(place, i) for this block's selected i, places counting over the cluster. Returns how many the
-// cluster has.
-template <class Emit>
-__device__ __forceinline__ int emit_selected(ClusterShared& s, const Selection& sel, const Border& border,
-                                             int rank, int ranks, const Emit& emit) {
-  const int lane = static_cast<int>(threadIdx.x & 31);
-  const int warp = static_cast<int>(threadIdx.x / 32);
-  const int piece = ((sel.count + kWarps - 1) / kWarps + 31) & ~31;
-  const int first = warp * piece;
-  const int last = min(first + piece, sel.count);
-  uint32_t above = 0, equal = 0;
-#pragma unroll 1
-  for (int i = first + lane; i < last; i += 32) {
-    above += sel.keys[i] > border.threshold;
-    equal += sel.keys[i] == border.threshold;
-  }
-  above = warp_count(above), equal = warp_count(equal);
-  if (lane == 0) s.above[warp] = above, s.equal[warp] = equal;
-  __syncthreads();
-  // Before this warp: the warps before in this block, and the blocks before.
-  const uint32_t rank_above = lane < ranks ? s.rank_above[lane] : 0;
-  above = (lane < warp ? s.above[lane] : 0) + (lane < rank ? rank_above : 0);
-  equal = (lane < warp ? s.equal[lane] : 0) + (lane < rank ? s.rank_equal[lane] : 0);
-  uint32_t above_before = warp_count(above), equal_before = warp_count(equal);
-#pragma unroll 1
-  for (int base = first; base < last; base += 32) {
-    const int i = base + lane;
-    const uint32_t v = i < last ? sel.keys[i] : 0u;
-    const uint32_t above_mask = __ballot_sync(~0u, i < last && v > border.threshold);
-    const uint32_t equal_mask = __ballot_sync(~0u, i < last && v == border.threshold);
-    const uint32_t below = (1u << lane) - 1;
-    const uint32_t a = above_before + __popc(above_mask & below);
-    const uint32_t e = equal_before + __popc(equal_mask & below);
-    if (i < last && (v > border.threshold || (v == border.threshold && e < border.need)))
-      emit(static_cast<int>(a + min(e, border.need)), i);
-    above_before += __popc(above_mask);
-    equal_before += __popc(equal_mask);
-  }
-  return static_cast<int>(warp_count(rank_above) + border.need);
-}
-
 // Scores of the 32 entries whose records lie at `records`, one a lane. Row g + 8h of tile T of the matrix
 // instruction is entry 4g + 2T + h: then the lanes' words lie in different banks. The records' place takes
 // the heads' products afterwards, so that a lane sums the heads of one entry in their order.
+template <int kUnrolled>
 __device__ __forceinline__ float score_group(uint8_t* records, const IndexQueries& queries,
                                              const uint16_t* weight) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int g = lane >> 2, t = lane & 3;
   const uint8_t* mine = records + g * kUnitBytes;
   float d[2][4][4] = {};
-#pragma unroll 1
+#pragma unroll kUnrolled
   for (int block = 0; block < kMaxIndexBlocks; ++block) {
     uint4 k[2][2];
 #pragma unroll
@@ -338,10 +180,14 @@ __device__ __forceinline__ int count_of(const IndexClusterParams& p, const Clust
   return max(0, (p.restricted ? min(s.share.end, s.listed) : s.share.end) - s.share.first);
 }
 
-__global__ void __launch_bounds__(kThreads, 2)
+template <int kWarps>
+__global__ void __launch_bounds__(kWarps == kFewWarps ? kFewBound : kWarps * 32, kWarps == kFewWarps ? 1 : 2)
     index_cluster_kernel(const __grid_constant__ IndexClusterParams p) {
   SPARK_DYNAMIC_SHARED(uint8_t, memory);
+  constexpr int kThreads = kWarps * 32;
+  constexpr int kUnrolled = kWarps == kFewWarps ? 1 : kMaxIndexBlocks;  // as registers allow
   ClusterShared& s = *reinterpret_cast<ClusterShared*>(memory);
+  auto& selection = s.selection;
   const IndexSelectArgs& a = p.a;
   const bool produce = a.mode == CandidateMode::kProduce;
   Counts* const all = reinterpret_cast<Counts*>(memory + sizeof(ClusterShared));
@@ -361,15 +207,15 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread & 31, warp = thread / 32;
 #pragma unroll 1
-  for (int i = thread; i < 4 * kBins; i += kThreads) s.own[i] = 0;
+  for (int i = thread; i < 4 * kBins; i += kThreads) selection.own[i] = 0;
   if (thread == 0) {
     s.listed = 0;
 #pragma unroll 1
-    for (int i = 0; i < 4; ++i) barrier_init(&s.counted[i], 1);
+    for (int i = 0; i < 4; ++i) barrier_init(&selection.counted[i], 1);
     barrier_init_done();
 #pragma unroll 1
     for (int i = 0; i < 4; ++i)
-      barrier_expect(&s.counted[i], static_cast<uint32_t>(ranks * kBins) * sizeof(uint16_t));
+      barrier_expect(&selection.counted[i], static_cast<uint32_t>(ranks) * kCountBytes);
     // Shares of the longest list that there can be, in whole groups (which are whole candidate blocks).
     const int visible = visible_entries(a, row);
     const int old = a.step.position[a.step.first_row[row]] / a.ratio;
@@ -387,6 +233,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto find_units = [&](int k) {
     unit = find_unit(p, s.share, base_of(k + lane / kUnits) + lane % kUnits * kUnit);
   };
+  constexpr int kOperands = 4 * kMaxIndexBlocks / kWarps;
+  RawQuery raw[kOperands];
+  float factor = 0.0f;
   // What has settled before the wait, then the rest: in a loop, because code that runs once is fetched once.
 #pragma unroll 1
   for (int turn = 0; turn < 2; ++turn) {
@@ -395,6 +244,10 @@ __global__ void __launch_bounds__(kThreads, 2)
       STAMP(1);
       wait_for_inputs();
       STAMP(2);
+#pragma unroll
+      for (int i = 0; i < kOperands; ++i) raw[i] = load_query(a, row, kMaxIndexBlocks, i * kWarps + warp);
+      if (thread < kIndexHeads) factor = head_factor(a, row, thread);
+      if (!settled && !__any_sync(~0u, (unit & kLate) != 0)) break;
     } else if (!settled) {
       continue;
     }
@@ -414,11 +267,12 @@ __global__ void __launch_bounds__(kThreads, 2)
       const int block = __ldcg(candidates + i);
       if (block >= 0) listed += max(0, min(1 << p.block_shift, visible - (block << p.block_shift)));
     }
-    listed = static_cast<int>(warp_count(static_cast<uint32_t>(listed)));
+    listed = static_cast<int>(warp_total(static_cast<uint32_t>(listed)));
     if (lane == 0 && listed != 0) atomicAdd(&s.listed, listed);
   }
-  load_queries<kWarps>(a, row, 1, kMaxIndexBlocks, s.q);
-  if (thread < kIndexHeads) s.weight[thread] = float_to_bf16(head_factor(a, row, thread));
+#pragma unroll
+  for (int i = 0; i < kOperands; ++i) store_query(s.q, kMaxIndexBlocks, i * kWarps + warp, raw[i]);
+  if (thread < kIndexHeads) s.weight[thread] = float_to_bf16(factor);
   __syncthreads();
   STAMP(3);
 
@@ -431,13 +285,13 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     __syncwarp();
     uint8_t* const records = mine + (p.places == 2 ? (k & 1) * kGroupBytes : 0);
-    const float sum = score_group(records, s.q[0], s.weight);
+    const float sum = score_group<kUnrolled>(records, s.q, s.weight);
     const int count = count_of(p, s);
     const int i = base_of(k) + lane;
     if (i < count) {
       const uint32_t key = order_key(float_to_bf16(sum));
       keys[i] = static_cast<uint16_t>(key);
-      atomicAdd(&s.own[key >> 8], 1u);
+      atomicAdd(&selection.own[key >> 8], 1u);
     }
     const int next = k + p.places;
     if ((next & 3) == 0) find_units(next);
@@ -466,9 +320,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     for (int i = list + rank * kThreads + thread; i < a.top_k; i += ranks * kThreads) selected[i] = -1;
   } else {
     const Selection sel = {keys, count, a.top_k};
-    const Border border = find_border(s, all, sel, false, 0, rank, ranks);
+    const Border border = find_border<kWarps>(selection, all, sel, false, 0, rank, ranks);
     STAMP(9);
-    emit_selected(s, sel, border, rank, ranks, [&](int at, int i) { selected[at] = entry_of(i); });
+    emit_selected<kWarps>(selection, sel, border, rank, ranks,
+                          [&](int at, int i) { selected[at] = entry_of(i); });
   }
   STAMP(10);
   if (!produce) return;
@@ -485,15 +340,15 @@ __global__ void __launch_bounds__(kThreads, 2)
       largest = max(largest, uint32_t{keys[i]});
     if (first_block + b == all_blocks - 1) largest = 0xFFFF;  // the newest block is always kept
     best[b] = static_cast<uint16_t>(largest);
-    atomicAdd(&s.own[2 * kBins + (largest >> 8)], 1u);
+    atomicAdd(&selection.own[2 * kBins + (largest >> 8)], 1u);
   }
   int kept = 0;
   if (list > 0) {
     const Selection sel = {best, count_blocks, min(a.max_blocks, all_blocks)};
     // Blocks of minus infinity are dropped.
-    const Border border = find_border(s, all, sel, true, 2, rank, ranks);
-    kept =
-        emit_selected(s, sel, border, rank, ranks, [&](int at, int b) { candidates[at] = first_block + b; });
+    const Border border = find_border<kWarps>(selection, all, sel, true, 2, rank, ranks);
+    kept = emit_selected<kWarps>(selection, sel, border, rank, ranks,
+                                 [&](int at, int b) { candidates[at] = first_block + b; });
   }
 #pragma unroll 1
   for (int i = kept + rank * kThreads + thread; i < a.max_blocks; i += ranks * kThreads) candidates[i] = -1;
@@ -501,21 +356,21 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 struct Shape {
+  int warps;
   int ranks;
   int capacity;
   int places;
   size_t shared_bytes;
 };
 
-Shape shape_of(const DeviceLimits& device, const IndexSelectArgs& args) {
+// For blocks of so many warps; no places if the list does not fit.
+Shape shape_of(const DeviceLimits& device, const IndexSelectArgs& args, int warps, int most_ranks) {
   const int64_t list =
       std::max<int64_t>(1, args.mode == CandidateMode::kRestrict ? int64_t{args.max_blocks} * args.block_size
                                                                  : args.max_entries);
   const bool produce = args.mode == CandidateMode::kProduce;
-  Shape s = {};
-  // Clusters of sixteen for at most as many rows as they have room at once, a block a multiprocessor.
-  const int most = args.step.rows <= kFewRows ? device.max_attention_cluster : 8;
-  s.ranks = static_cast<int>(std::min<int64_t>(most, ceil_div(list, kWarps * kGroup)));
+  Shape s = {.warps = warps};
+  s.ranks = static_cast<int>(std::min<int64_t>(most_ranks, ceil_div(list, warps * kGroup)));
   const int64_t capacity = round_up(ceil_div(list, s.ranks), kGroup);
   if (capacity >= 1 << 16) return s;  // counts of 16 bits
   s.capacity = static_cast<int>(capacity);
@@ -523,9 +378,17 @@ Shape shape_of(const DeviceLimits& device, const IndexSelectArgs& args) {
   const size_t fixed = sizeof(ClusterShared) + (produce ? 4 : 2) * sizeof(Counts) +
                        static_cast<size_t>(capacity + blocks) * sizeof(uint16_t);
   for (s.places = 2; s.places > 0; --s.places) {
-    s.shared_bytes = fixed + static_cast<size_t>(s.places) * kWarps * kGroupBytes;
+    s.shared_bytes = fixed + static_cast<size_t>(s.places * warps) * kGroupBytes;
     if (s.shared_bytes + 1024 <= device.shared_bytes) return s;
   }
+  return s;
+}
+
+Shape shape_of(const DeviceLimits& device, const IndexSelectArgs& args) {
+  const bool few = device.max_attention_cluster >= kMaxRanks && args.step.rows <= kFewRows;
+  Shape s = few ? shape_of(device, args, kFewWarps, kMaxRanks) : shape_of(device, args, kManyWarps, 8);
+  // A list that is too long for eight blocks may have room in sixteen.
+  if (s.places == 0) s = shape_of(device, args, kManyWarps, device.max_attention_cluster);
   return s;
 }
 
@@ -544,7 +407,7 @@ bool index_cluster_fits(const DeviceLimits& device, const IndexSelectArgs& args)
       (!power_of_two(args.block_size, kUnit) || args.block_size > kGroup))
     return false;
   const Shape s = shape_of(device, args);
-  return s.capacity > 0 && s.places > 0;
+  return s.places > 0;
 }
 
 void launch_index_cluster(const Launch& on, const IndexSelectArgs& args, bool settled_candidates) {
@@ -552,11 +415,19 @@ void launch_index_cluster(const Launch& on, const IndexSelectArgs& args, bool se
   const Shape s = shape_of(on.device, args);
   const bool restricted = args.mode == CandidateMode::kRestrict;
   const auto shift = [](int v) { return std::countr_zero(static_cast<uint32_t>(v)); };
-  launch_kernel(
-      on, index_cluster_kernel, dim3(static_cast<unsigned>(s.ranks), static_cast<unsigned>(args.step.rows)),
-      kThreads, s.shared_bytes, s.ranks,
-      IndexClusterParams{args, restricted, !restricted || settled_candidates, s.capacity, s.places,
-                         shift(args.key_cache.records_per_block), shift(std::max(args.block_size, 1))});
+  const IndexClusterParams params = {args,
+                                     restricted,
+                                     !restricted || settled_candidates,
+                                     s.capacity,
+                                     s.places,
+                                     shift(args.key_cache.records_per_block),
+                                     shift(std::max(args.block_size, 1))};
+  const auto with = [&](auto kernel) {
+    launch_kernel(on, kernel, dim3(static_cast<unsigned>(s.ranks), static_cast<unsigned>(args.step.rows)),
+                  s.warps * 32, s.shared_bytes, s.ranks, params);
+  };
+  if (s.warps == kFewWarps) return with(index_cluster_kernel<kFewWarps>);
+  return with(index_cluster_kernel<kManyWarps>);
 }
 
 }  // namespace spark::engine::cuda

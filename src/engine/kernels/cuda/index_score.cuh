@@ -68,27 +68,22 @@ __device__ __forceinline__ float head_factor(const IndexSelectArgs& a, int row, 
                        a.weight_factor);
 }
 
-// The queries of rows row0 .. row0 + rows - 1, of so many 32-blocks, by all kWarps warps.
-template <int kWarps>
-__device__ __forceinline__ void load_queries(const IndexSelectArgs& a, int row0, int rows, int blocks,
-                                             IndexQueries* to) {
+// The i-th of a row's 4 x blocks warps of operands as it lies in memory: this lane's word and its scale.
+struct RawQuery {
+  uint32_t codes, scale;
+};
+__device__ __forceinline__ RawQuery load_query(const IndexSelectArgs& a, int row, int blocks, int i) {
   const int lane = static_cast<int>(threadIdx.x & 31);
-  const int warp = static_cast<int>(threadIdx.x / 32);
   const int g = lane >> 2, t = lane & 3;
-#pragma unroll 4
-  for (int i = warp; i < rows * 4 * blocks; i += kWarps) {
-    const int block = i % blocks;
-    const int j = i / blocks % 4;
-    const int r = i / (blocks * 4);
-    const int head = 8 * (g / 2) + 2 * j + (g & 1);
-    uint4 q = make_uint4(0, 0, 0, 0);
-    if (head < a.heads) {
-      const int64_t vector = static_cast<int64_t>(row0 + r) * a.heads + head;
-      const uint32_t codes = load_unaligned(a.q_packed + vector * (blocks * 16) + block * 16 + t * 4, true);
-      q = fp4_to_bf16(codes, scale_pair(__ldcg(a.q_scales + vector * blocks + block)));
-    }
-    to[r][j][block][lane] = q;
-  }
+  const int block = i % blocks;
+  const int head = 8 * (g / 2) + 2 * (i / blocks) + (g & 1);
+  if (head >= a.heads) return {0, 0};
+  const int64_t vector = static_cast<int64_t>(row) * a.heads + head;
+  return {__ldcg(reinterpret_cast<const uint32_t*>(a.q_packed + vector * (blocks * 16) + block * 16 + t * 4)),
+          __ldcg(a.q_scales + vector * blocks + block)};
+}
+__device__ __forceinline__ void store_query(IndexQueries& to, int blocks, int i, const RawQuery& q) {
+  to[i / blocks][i % blocks][threadIdx.x & 31] = fp4_to_bf16(q.codes, scale_pair(q.scale));
 }
 
 // Keys of 16 places of a row's list as they lie in the cache: this lane's words and scales of places base + g

@@ -49,6 +49,11 @@ __device__ __forceinline__ uint32_t max_u16x2(uint32_t a, uint32_t b) {
   return d;
 }
 
+// The sum over the warp.
+__device__ __forceinline__ uint32_t warp_total(uint32_t v) {
+  return __reduce_add_sync(~0u, v);
+}
+
 // Round to nearest even, saturating; NaN stays NaN.
 __device__ __forceinline__ uint32_t floats_to_e4m3x2(float low, float high) {
   uint16_t d;
