@@ -283,7 +283,9 @@ void store_cluster(T* local, uint32_t rank, T v) {
   if (static_cast<size_t>(offset) % sizeof(T) != 0) std::abort();
   std::memcpy(emulation::dynamic_shared_of(rank) + offset, &v, sizeof v);
 }
+// A launch that is no cluster has no such stores: an illegal instruction on an H200.
 inline void store_cluster_async(float4* local, uint64_t* barrier, uint32_t rank, float4 v) {
+  if (emulation::cluster_size() < 2) std::abort();
   store_cluster(local, rank, v);
   const auto offset = reinterpret_cast<uint8_t*>(barrier) - emulation::dynamic_shared();
   barrier_count(reinterpret_cast<uint64_t*>(emulation::dynamic_shared_of(rank) + offset), 0,

@@ -11,9 +11,6 @@
 #include <bit>
 
 #include "engine/kernels/cuda/index_cluster.h"
-#ifndef STAMP
-#define STAMP(i)
-#endif
 #include "engine/kernels/cuda/index_selection.cuh"
 
 namespace spark::engine::cuda {
@@ -203,7 +200,6 @@ __global__ void __launch_bounds__(kWarps == kFewWarps ? kFewBound : kWarps * 32,
     wait_for_inputs();
     return;
   }
-  STAMP(0);
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread & 31, warp = thread / 32;
 #pragma unroll 1
@@ -241,13 +237,11 @@ __global__ void __launch_bounds__(kWarps == kFewWarps ? kFewBound : kWarps * 32,
   for (int turn = 0; turn < 2; ++turn) {
     const bool settled = p.early == (turn == 0);
     if (turn == 1) {
-      STAMP(1);
       wait_for_inputs();
-      STAMP(2);
 #pragma unroll
       for (int i = 0; i < kOperands; ++i) raw[i] = load_query(a, row, kMaxIndexBlocks, i * kWarps + warp);
       if (thread < kIndexHeads) factor = head_factor(a, row, thread);
-      if (!settled && !__any_sync(~0u, (unit & kLate) != 0)) break;
+      if (!settled && __ballot_sync(~0u, (unit & kLate) != 0) == 0) break;
     } else if (!settled) {
       continue;
     }
@@ -274,7 +268,6 @@ __global__ void __launch_bounds__(kWarps == kFewWarps ? kFewBound : kWarps * 32,
   for (int i = 0; i < kOperands; ++i) store_query(s.q, kMaxIndexBlocks, i * kWarps + warp, raw[i]);
   if (thread < kIndexHeads) s.weight[thread] = float_to_bf16(factor);
   __syncthreads();
-  STAMP(3);
 
 #pragma unroll 1
   for (int k = 0; base_of(k) < count_of(p, s); ++k) {
@@ -298,9 +291,7 @@ __global__ void __launch_bounds__(kWarps == kFewWarps ? kFewBound : kWarps * 32,
     if (base_of(next) < count) copy_group(records, a.key_cache.base, unit, next, true, true);
     copy_async_commit();
   }
-  STAMP(4);
   cluster_wait();  // the others have started
-  STAMP(5);
 
   const int list = p.restricted ? s.listed : s.share.visible;
   const int count = count_of(p, s);
@@ -321,11 +312,9 @@ __global__ void __launch_bounds__(kWarps == kFewWarps ? kFewBound : kWarps * 32,
   } else {
     const Selection sel = {keys, count, a.top_k};
     const Border border = find_border<kWarps>(selection, all, sel, false, 0, rank, ranks);
-    STAMP(9);
     emit_selected<kWarps>(selection, sel, border, rank, ranks,
                           [&](int at, int i) { selected[at] = entry_of(i); });
   }
-  STAMP(10);
   if (!produce) return;
 
   // Candidate blocks: a block's share of the list is whole blocks of entries.
@@ -352,7 +341,6 @@ __global__ void __launch_bounds__(kWarps == kFewWarps ? kFewBound : kWarps * 32,
   }
 #pragma unroll 1
   for (int i = kept + rank * kThreads + thread; i < a.max_blocks; i += ranks * kThreads) candidates[i] = -1;
-  STAMP(11);
 }
 
 struct Shape {
@@ -370,7 +358,8 @@ Shape shape_of(const DeviceLimits& device, const IndexSelectArgs& args, int warp
                                                                  : args.max_entries);
   const bool produce = args.mode == CandidateMode::kProduce;
   Shape s = {.warps = warps};
-  s.ranks = static_cast<int>(std::min<int64_t>(most_ranks, ceil_div(list, warps * kGroup)));
+  // Two at least: a launch that is no cluster has no asynchronous stores to shared memory.
+  s.ranks = static_cast<int>(std::clamp<int64_t>(ceil_div(list, warps * kGroup), 2, most_ranks));
   const int64_t capacity = round_up(ceil_div(list, s.ranks), kGroup);
   if (capacity >= 1 << 16) return s;  // counts of 16 bits
   s.capacity = static_cast<int>(capacity);
@@ -385,8 +374,10 @@ Shape shape_of(const DeviceLimits& device, const IndexSelectArgs& args, int warp
 }
 
 Shape shape_of(const DeviceLimits& device, const IndexSelectArgs& args) {
-  const bool few = device.max_attention_cluster >= kMaxRanks && args.step.rows <= kFewRows;
-  Shape s = few ? shape_of(device, args, kFewWarps, kMaxRanks) : shape_of(device, args, kManyWarps, 8);
+  const bool large = device.max_attention_cluster >= kMaxRanks;  // clusters of sixteen
+  Shape s = large && args.step.rows <= kFewRows
+                ? shape_of(device, args, kFewWarps, kMaxRanks)
+                : shape_of(device, args, kManyWarps, large && args.step.rows <= 2 * kFewRows ? kMaxRanks : 8);
   // A list that is too long for eight blocks may have room in sixteen.
   if (s.places == 0) s = shape_of(device, args, kManyWarps, device.max_attention_cluster);
   return s;

@@ -109,15 +109,12 @@ __device__ __forceinline__ Border find_border(Shared& s, Counts* all, const Sele
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread & 31, warp = thread / 32;
   share_counts(s, all, first_pass, rank, ranks);
-  STAMP(6);
   const uint2 high = find_bin(s, all[first_pass], ranks, static_cast<uint32_t>(sel.wanted));
 #pragma unroll 1
   for (int i = thread; i < sel.count; i += kWarps * 32) {
     if (sel.keys[i] >> 8 == high.x) atomicAdd(&s.own[(first_pass + 1) * kBins + (sel.keys[i] & 255)], 1u);
   }
-  STAMP(7);
   share_counts(s, all, first_pass + 1, rank, ranks);
-  STAMP(8);
   uint2 low = find_bin(s, all[first_pass + 1], ranks, high.y);
   if (drop_infinite && high.x == 0 && low.x <= kLowestKey) low = make_uint2(kLowestKey, 0);
     // A warp a block: its keys in higher bins, and in the border's bin.
