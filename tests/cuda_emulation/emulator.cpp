@@ -190,6 +190,9 @@ const Index& grid_size() {
 unsigned cluster_rank() {
   return machine().current->block->rank;
 }
+unsigned cluster_size() {
+  return static_cast<unsigned>(machine().blocks.size());
+}
 uint8_t* dynamic_shared() {
   return machine().current->block->shared_base;
 }

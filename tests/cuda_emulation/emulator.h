@@ -30,6 +30,7 @@ const Index& block_index();
 const Index& block_size();
 const Index& grid_size();
 unsigned cluster_rank();
+unsigned cluster_size();
 uint8_t* dynamic_shared();
 uint8_t* dynamic_shared_of(unsigned rank);
 

@@ -54,6 +54,15 @@ inline uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
   return product(a & 0xFFFFu, b & 0xFFFFu) | static_cast<uint32_t>(product(a >> 16, b >> 16)) << 16;
 }
 
+inline uint32_t max_u16x2(uint32_t a, uint32_t b) {
+  return std::max(a & 0xFFFFu, b & 0xFFFFu) | std::max(a >> 16, b >> 16) << 16;
+}
+
+inline uint32_t warp_total(uint32_t v) {
+  for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(~0u, v, offset);
+  return v;
+}
+
 struct MmaOperands {
   float c[4];
   uint32_t a[4], b[2];
@@ -274,7 +283,9 @@ void store_cluster(T* local, uint32_t rank, T v) {
   if (static_cast<size_t>(offset) % sizeof(T) != 0) std::abort();
   std::memcpy(emulation::dynamic_shared_of(rank) + offset, &v, sizeof v);
 }
+// A launch that is no cluster has no such stores: an illegal instruction on an H200.
 inline void store_cluster_async(float4* local, uint64_t* barrier, uint32_t rank, float4 v) {
+  if (emulation::cluster_size() < 2) std::abort();
   store_cluster(local, rank, v);
   const auto offset = reinterpret_cast<uint8_t*>(barrier) - emulation::dynamic_shared();
   barrier_count(reinterpret_cast<uint64_t*>(emulation::dynamic_shared_of(rank) + offset), 0,

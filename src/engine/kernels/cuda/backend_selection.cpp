@@ -13,8 +13,10 @@ constexpr int64_t kIndexWorkspaceBytes = int64_t{256} << 20;
 
 void Backend::index_select(const IndexSelectArgs& args) {
   if (index_cluster_fits(limits_, args)) {
-    launch_index_cluster(main(), args);
+    const Launch on = main();
+    launch_index_cluster(on, args, settled_before(args.candidate_blocks));
     written(args.selected);
+    if (args.mode == CandidateMode::kProduce) written(args.candidate_blocks);
     return;
   }
   const bool restricted = args.mode == CandidateMode::kRestrict;
@@ -39,6 +41,7 @@ void Backend::index_select(const IndexSelectArgs& args) {
     launch_index_select(main(), args, work);
   }
   written(args.selected);
+  if (produce) written(args.candidate_blocks);
 }
 
 void Backend::argmax(const float* logits, int32_t rows, int64_t columns, int32_t* index) {

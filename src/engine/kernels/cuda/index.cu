@@ -53,7 +53,15 @@ __global__ void __launch_bounds__(kScoreThreads) score_kernel(const __grid_const
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int g = lane >> 2, t = lane & 3;
-  load_queries<kScoreWarps>(a, row0, rows, s.q, s.weight);
+  const int blocks = a.width / 32;
+#pragma unroll 4
+  for (int i = warp; i < rows * 4 * blocks; i += kScoreWarps) {
+    const int r = i / (4 * blocks), operand = i % (4 * blocks);
+    store_query(s.q[r], blocks, operand, load_query(a, row0 + r, blocks, operand));
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < rows * kIndexHeads; i += kScoreThreads) {
+    s.weight[i / kIndexHeads][i % kIndexHeads] = head_factor(a, row0 + i / kIndexHeads, i % kIndexHeads);
+  }
   __syncthreads();
 
   for (int base = first + warp * 16; base < min(first + kEntriesPerBlock, list); base += kScoreWarps * 16) {

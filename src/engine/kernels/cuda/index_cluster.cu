@@ -1,184 +1,196 @@
-// The indexer for few rows: scores and selection of a row in one launch, by a cluster of blocks that share
-// its list.
+// The indexer: scores and selection of a row in one launch, by a cluster of blocks that share its list.
 //
-// A block scores its part of the list (an eighth or a sixteenth) and keeps the keys that order the scores in
-// shared memory; nothing goes through global memory. Selection: the blocks push histograms of the keys' high
-// byte to one another and meet; everyone finds the byte in which the k-th largest key lies; the same for the
-// low byte. From the histograms of both a block also knows how many selected entries the blocks before it
-// have, so it writes its own without another meeting, ascending, ties to the lower entry. Scores are those of
-// index.cu, to the bit.
+// A block scores its share of the list and keeps the keys that order the scores in shared memory; nothing
+// goes through global memory. A warp copies the records of 32 entries at a time into two places of its own,
+// the first ones before the kernel's inputs are there: only entries of this step's rows and a list of
+// candidates that is new depend on them. Selection: the blocks push histograms of the keys' high byte to one
+// another; everyone finds the byte in which the k-th largest key lies; the same for the low byte. From the
+// histograms of both a block also knows how many selected entries the blocks before it have, so it writes its
+// own without another meeting, ascending, ties to the lower entry. Scores are those of index.cu, to the bit.
 #include <algorithm>
+#include <bit>
 
 #include "engine/kernels/cuda/index_cluster.h"
-#include "engine/kernels/cuda/index_score.cuh"
+#include "engine/kernels/cuda/index_selection.cuh"
 
 namespace spark::engine::cuda {
 namespace {
 
-__device__ __forceinline__ void store_word(uint32_t* local, int rank, uint32_t v) {
-  store_cluster(reinterpret_cast<float*>(local), static_cast<uint32_t>(rank), __uint_as_float(v));
-}
+constexpr int kRecordBytes = kMaxIndexWidth / 2 + kMaxIndexBlocks;
+constexpr int kGroup = 32;  // entries that a warp scores at once
+constexpr int kUnit = 4;    // entries side by side in the cache: whole pieces of 16 bytes
+constexpr int kUnits = kGroup / kUnit;
+constexpr int kUnitBytes = kUnit * kRecordBytes;
+constexpr int kGroupBytes = kGroup * kRecordBytes;
+constexpr int kPieces = kGroupBytes / 16;
 
-__device__ __forceinline__ int warp_count(int v) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(~0u, v, offset);
-  return v;
-}
+// Few rows: clusters of sixteen blocks, each alone on its multiprocessor by its registers (80 a thread),
+// because two of them on one take twice as long; there is room for a direct product's block beside it. More
+// rows: clusters of eight, two small blocks a multiprocessor.
+constexpr int kFewRows = 7;
+constexpr int kFewWarps = 16;
+constexpr int kManyWarps = 8;
+// Threads that the compiler shares registers among. (GB10 runs small blocks only.)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+constexpr int kFewBound = kFewWarps * 32;
+#else
+constexpr int kFewBound = 768;
+#endif
+constexpr int kMaxRows = 128;  // above, index.cu reads keys once for several rows
 
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / 32;
-constexpr int kMaxRanks = 16;
-constexpr int kBins = 256;
+struct IndexClusterParams {
+  IndexSelectArgs a;
+  bool restricted;
+  bool early;    // the candidates are complete when the kernel starts
+  int capacity;  // keys that a block has room for, a multiple of kGroup
+  int places;    // of a warp for records: 1 or 2
+  int page_shift, block_shift;
+};
+
+// The row, and this block's share of its list.
+struct RowShare {
+  int sequence;
+  int first, end;  // places
+  int old;         // entries of earlier steps
+  int visible;
+};
 
 struct ClusterShared {
-  IndexQueries q[1];
-  float weight[1][kIndexHeads];
-  uint32_t own[2][kBins];  // this block's keys by high byte; by low byte among those of the border's high
-  uint32_t all[2][kMaxRanks][kBins];  // the same of every block
-  uint32_t total[kBins];
-  uint32_t above[kWarps], equal[kWarps];
-  uint32_t bin, need, before_above, before_equal;
+  IndexQueries q;
+  uint16_t weight[kIndexHeads];
+  SelectionShared<2> selection;  // entries, then candidate blocks
   int listed;
-  uint32_t finite[kMaxRanks];
+  RowShare share;
 };
 
-// What a selection found: keys above `threshold` and the first `need` that equal it.
-struct Border {
-  uint32_t threshold;
-  uint32_t need;
-  uint32_t above_before;  // selected by the blocks before this one
-  uint32_t equal_before;
-};
-
-// Finds in bins of counts over the cluster, largest bin first, the one that holds the `wanted`-th.
-__device__ __forceinline__ void find_bin(ClusterShared& s, int pass, int ranks, uint32_t wanted) {
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread < kBins) {
-    uint32_t sum = 0;
-#pragma unroll 4
-    for (int r = 0; r < ranks; ++r) sum += s.all[pass][r][thread];
-    s.total[thread] = sum;
-  }
-  __syncthreads();
-  if (thread < 32) {
-    uint32_t bins[8], total = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) bins[i] = s.total[255 - thread * 8 - i], total += bins[i];
-    uint32_t inclusive = total;
-#pragma unroll
-    for (int offset = 1; offset < 32; offset *= 2) {
-      const uint32_t other = __shfl_up_sync(~0u, inclusive, offset);
-      if (thread >= offset) inclusive += other;
-    }
-    uint32_t before = inclusive - total;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (before < wanted && before + bins[i] >= wanted) {
-        s.bin = static_cast<uint32_t>(255 - thread * 8 - i);
-        s.need = wanted - before;
-      }
-      before += bins[i];
-    }
-  }
-  __syncthreads();
-}
-
-// Tells every block this block's counts, and meets. The blocks have read what the pass before left.
-__device__ __forceinline__ void share_counts(ClusterShared& s, int pass, int rank, int ranks) {
-  __syncthreads();
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < kBins * ranks; i += kThreads) {
-    store_word(&s.all[pass][rank][i % kBins], i / kBins, s.own[pass][i % kBins]);
-  }
-  cluster_sync();
-}
-
-// The border of the `wanted` largest of the cluster's keys, of which this block has keys[0 .. count).
-__device__ Border find_border(ClusterShared& s, const uint16_t* keys, int count, uint32_t wanted, int rank,
-                              int ranks) {
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread < kBins) s.own[0][thread] = 0, s.own[1][thread] = 0;
-  __syncthreads();
-#pragma unroll 1
-  for (int i = thread; i < count; i += kThreads) atomicAdd(&s.own[0][keys[i] >> 8], 1u);
-  share_counts(s, 0, rank, ranks);
-  find_bin(s, 0, ranks, wanted);
-  const uint32_t high = s.bin;
-  const uint32_t remaining = s.need;
-#pragma unroll 1
-  for (int i = thread; i < count; i += kThreads) {
-    if (keys[i] >> 8 == high) atomicAdd(&s.own[1][keys[i] & 255], 1u);
-  }
-  share_counts(s, 1, rank, ranks);
-  find_bin(s, 1, ranks, remaining);
-  if (thread == 32) s.before_above = 0, s.before_equal = 0;
-  __syncthreads();
-  const uint32_t low = s.bin;
-  // Of the blocks before this one: keys in higher bins, and in the border's bin.
-  uint32_t above = 0;
-#pragma unroll 1
-  for (int i = thread; i < rank * kBins; i += kThreads) {
-    const uint32_t bin = static_cast<uint32_t>(i % kBins);
-    if (bin > high) above += s.all[0][i / kBins][bin];
-    if (bin > low) above += s.all[1][i / kBins][bin];
-    if (bin == low) atomicAdd(&s.before_equal, s.all[1][i / kBins][bin]);
-  }
-  if (above != 0) atomicAdd(&s.before_above, above);
-  __syncthreads();
-  return {high << 8 | low, s.need, s.before_above, s.before_equal};
-}
-
-// Calls emit(place, i) for this block's selected i, places counting over the cluster.
-template <class Emit>
-__device__ void emit_selected(ClusterShared& s, const uint16_t* keys, int count, const Border& border,
-                              const Emit& emit) {
+// Scores of the 32 entries whose records lie at `records`, one a lane. Row g + 8h of tile T of the matrix
+// instruction is entry 4g + 2T + h: then the lanes' words lie in different banks. The records' place takes
+// the heads' products afterwards, so that a lane sums the heads of one entry in their order.
+template <int kUnrolled>
+__device__ __forceinline__ float score_group(uint8_t* records, const IndexQueries& queries,
+                                             const uint16_t* weight) {
   const int lane = static_cast<int>(threadIdx.x & 31);
-  const int warp = static_cast<int>(threadIdx.x / 32);
-  const int piece = static_cast<int>(round_up(ceil_div(count, kWarps), 32));
-  const int first = warp * piece;
-  const int last = min(first + piece, count);
-  uint32_t above = 0, equal = 0;
-#pragma unroll 1
-  for (int base = first; base < last; base += 32) {
-    const uint32_t v = base + lane < last ? keys[base + lane] : 0u;
-    above += __popc(__ballot_sync(~0u, base + lane < last && v > border.threshold));
-    equal += __popc(__ballot_sync(~0u, base + lane < last && v == border.threshold));
+  const int g = lane >> 2, t = lane & 3;
+  const uint8_t* mine = records + g * kUnitBytes;
+  float d[2][4][4] = {};
+#pragma unroll kUnrolled
+  for (int block = 0; block < kMaxIndexBlocks; ++block) {
+    uint4 k[2][2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint8_t* record = mine + i * kRecordBytes;
+      const uint32_t codes = *reinterpret_cast<const uint32_t*>(record + block * 16 + t * 4);
+      k[i / 2][i & 1] = fp4_to_bf16(codes, scale_pair(record[kMaxIndexWidth / 2 + block]));
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const uint4 q = queries[j][block][lane];
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile) {
+        const uint4 &a = k[tile][0], &b = k[tile][1];
+        mma_bf16(d[tile][j], a.x, b.x, a.y, b.y, q.x, q.y);
+      }
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile) {
+        const uint4 &a = k[tile][0], &b = k[tile][1];
+        mma_bf16(d[tile][j], a.z, b.z, a.w, b.w, q.z, q.w);
+      }
+    }
   }
-  if (lane == 0) s.above[warp] = above, s.equal[warp] = equal;
-  __syncthreads();
-  uint32_t above_before = border.above_before, equal_before = border.equal_before;
-#pragma unroll 1
-  for (int w = 0; w < warp; ++w) above_before += s.above[w], equal_before += s.equal[w];
-#pragma unroll 1
-  for (int base = first; base < last; base += 32) {
-    const int i = base + lane;
-    const uint32_t v = i < last ? keys[i] : 0u;
-    const uint32_t above_mask = __ballot_sync(~0u, i < last && v > border.threshold);
-    const uint32_t equal_mask = __ballot_sync(~0u, i < last && v == border.threshold);
-    const uint32_t below = (1u << lane) - 1;
-    const uint32_t a = above_before + __popc(above_mask & below);
-    const uint32_t e = equal_before + __popc(equal_mask & below);
-    if (i < last && (v > border.threshold || (v == border.threshold && e < border.need)))
-      emit(static_cast<int>(a + min(e, border.need)), i);
-    above_before += __popc(above_mask);
-    equal_before += __popc(equal_mask);
+  __syncwarp();
+  const uint4 w = *reinterpret_cast<const uint4*>(weight + 8 * t);
+  const auto place = [&](int group, int tile, int half) {
+    return reinterpret_cast<uint4*>(records + group * kUnitBytes + tile * 144 + half * 64);
+  };
+#pragma unroll
+  for (int tile = 0; tile < 2; ++tile) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const auto product = [&](int j, uint32_t weights) {
+        const float* v = &d[tile][j][2 * half];
+        return multiply_bf16x2(pack_bf16(fmaxf(v[0], 0.0f), fmaxf(v[1], 0.0f)), weights);
+      };
+      place(g, tile, half)[t] =
+          make_uint4(product(0, w.x), product(1, w.y), product(2, w.z), product(3, w.w));
+    }
   }
-  __syncthreads();  // above and equal may be written again
+  __syncwarp();
+  const uint4* own = place(lane >> 2, lane >> 1 & 1, lane & 1);
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint4 v = own[i];
+    sum += bf16_low(v.x), sum += bf16_high(v.x);
+    sum += bf16_low(v.y), sum += bf16_high(v.y);
+    sum += bf16_low(v.z), sum += bf16_high(v.z);
+    sum += bf16_low(v.w), sum += bf16_high(v.w);
+  }
+  __syncwarp();
+  return sum;
 }
 
-// Blocks that a multiprocessor has registers for: two on SM90. On GB10 64 registers would spill.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
-constexpr int kBlocks = 1;
-#else
-constexpr int kBlocks = 2;
-#endif
+__device__ __forceinline__ int32_t* candidates_of(const IndexSelectArgs& a) {
+  return a.candidate_blocks + static_cast<int64_t>(blockIdx.y) * a.max_blocks;
+}
 
-__global__ void __launch_bounds__(kThreads, kBlocks)
-    index_cluster_kernel(const __grid_constant__ IndexSelectArgs a, bool restricted, int per_block) {
+// Where a unit's records lie: null if nowhere. The lowest bit says that they depend on the step.
+constexpr uint64_t kLate = 1;
+
+// The unit at place i of the row's list.
+__device__ __forceinline__ uint64_t find_unit(const IndexClusterParams& p, const RowShare& share, int i) {
+  i += share.first;
+  if (i >= share.end) return 0;
+  if (p.restricted) {
+    const int slot = i >> p.block_shift;
+    const int block = slot < p.a.max_blocks ? __ldcg(candidates_of(p.a) + slot) : -1;
+    if (block < 0) return 0;
+    i = (block << p.block_shift) + (i & ((1 << p.block_shift) - 1));
+  }
+  const PagedCache& cache = p.a.key_cache;
+  const int entry = i >> p.page_shift;
+  if (entry >= cache.table_stride) return 0;
+  const int page = cache.block_table[static_cast<int64_t>(share.sequence) * cache.table_stride + entry];
+  if (page < 0) return 0;
+  const int64_t record = (static_cast<int64_t>(page) << p.page_shift) + (i & ((1 << p.page_shift) - 1));
+  return reinterpret_cast<uint64_t>(cache.base + record * kRecordBytes) | (i + kUnit > share.old ? kLate : 0);
+}
+
+// Copies the records of the warp's k-th group: those that have settled, those that have not, or both. Units
+// of groups k & ~3 to k | 3 are in the lanes.
+__device__ __forceinline__ void copy_group(uint8_t* records, const uint8_t* anywhere, uint64_t unit, int k,
+                                           bool settled, bool late) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+#pragma unroll
+  for (int i = 0; i < (kPieces + 31) / 32; ++i) {
+    const int piece = i * 32 + lane;
+    const int of = piece / (kUnitBytes / 16);
+    const uint64_t from = __shfl_sync(~0u, unit, (k & 3) * kUnits + (of & (kUnits - 1)));
+    if (piece >= kPieces || !((from & kLate) != 0 ? late : settled)) continue;
+    const uint8_t* record = reinterpret_cast<const uint8_t*>(from & ~kLate);
+    copy_async_16(records + piece * 16, from != 0 ? record + (piece - of * (kUnitBytes / 16)) * 16 : anywhere,
+                  from != 0);
+  }
+}
+
+// Keys of this block.
+__device__ __forceinline__ int count_of(const IndexClusterParams& p, const ClusterShared& s) {
+  return max(0, (p.restricted ? min(s.share.end, s.listed) : s.share.end) - s.share.first);
+}
+
+template <int kWarps>
+__global__ void __launch_bounds__(kWarps == kFewWarps ? kFewBound : kWarps * 32, kWarps == kFewWarps ? 1 : 2)
+    index_cluster_kernel(const __grid_constant__ IndexClusterParams p) {
   SPARK_DYNAMIC_SHARED(uint8_t, memory);
+  constexpr int kThreads = kWarps * 32;
+  constexpr int kUnrolled = kWarps == kFewWarps ? 1 : kMaxIndexBlocks;  // as registers allow
   ClusterShared& s = *reinterpret_cast<ClusterShared*>(memory);
-  uint16_t* const keys = reinterpret_cast<uint16_t*>(memory + sizeof(ClusterShared));  // [per_block]
-  uint16_t* const best = keys + per_block;                                             // of candidate blocks
+  auto& selection = s.selection;
+  const IndexSelectArgs& a = p.a;
+  const bool produce = a.mode == CandidateMode::kProduce;
+  Counts* const all = reinterpret_cast<Counts*>(memory + sizeof(ClusterShared));
+  uint8_t* const places = reinterpret_cast<uint8_t*>(all + (produce ? 4 : 2));
+  uint16_t* const keys = reinterpret_cast<uint16_t*>(places + kWarps * p.places * kGroupBytes);  // [capacity]
+  uint16_t* const best = keys + p.capacity;                                                      // of blocks
   launch_dependents();
   const int rank = static_cast<int>(blockIdx.x);
   const int ranks = static_cast<int>(gridDim.x);
@@ -188,147 +200,225 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     wait_for_inputs();
     return;
   }
-  cluster_arrive();
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread & 31, warp = thread / 32;
-  const int visible = visible_entries(a, row);
-  int32_t* selected = a.selected + static_cast<int64_t>(row) * a.top_k;
-  int32_t* candidates =
-      a.candidate_blocks == nullptr ? nullptr : a.candidate_blocks + static_cast<int64_t>(row) * a.max_blocks;
-  wait_for_inputs();
+#pragma unroll 1
+  for (int i = thread; i < 4 * kBins; i += kThreads) selection.own[i] = 0;
+  if (thread == 0) {
+    s.listed = 0;
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) barrier_init(&selection.counted[i], 1);
+    barrier_init_done();
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i)
+      barrier_expect(&selection.counted[i], static_cast<uint32_t>(ranks) * kCountBytes);
+    // Shares of the longest list that there can be, in whole groups (which are whole candidate blocks).
+    const int visible = visible_entries(a, row);
+    const int old = a.step.position[a.step.first_row[row]] / a.ratio;
+    const int longest = p.restricted ? min(a.max_blocks << p.block_shift, visible) : visible;
+    const int share = ((longest + ranks - 1) / ranks + kGroup - 1) & -kGroup;
+    const int first = min(rank * share, longest);
+    s.share = {sequence, first, min(first + share, longest), old, visible};
+  }
+  __syncthreads();
+  cluster_arrive();
 
-  load_queries<kWarps>(a, row, 1, s.q, s.weight);
-  int list = visible;
-  if (restricted) {
+  uint8_t* const mine = places + warp * p.places * kGroupBytes;
+  uint64_t unit = 0;
+  const auto base_of = [&](int k) { return (k * kWarps + warp) * kGroup; };
+  const auto find_units = [&](int k) {
+    unit = find_unit(p, s.share, base_of(k + lane / kUnits) + lane % kUnits * kUnit);
+  };
+  constexpr int kOperands = 4 * kMaxIndexBlocks / kWarps;
+  RawQuery raw[kOperands];
+  float factor = 0.0f;
+  // What has settled before the wait, then the rest: in a loop, because code that runs once is fetched once.
+#pragma unroll 1
+  for (int turn = 0; turn < 2; ++turn) {
+    const bool settled = p.early == (turn == 0);
+    if (turn == 1) {
+      wait_for_inputs();
+#pragma unroll
+      for (int i = 0; i < kOperands; ++i) raw[i] = load_query(a, row, kMaxIndexBlocks, i * kWarps + warp);
+      if (thread < kIndexHeads) factor = head_factor(a, row, thread);
+      if (!settled && __ballot_sync(~0u, (unit & kLate) != 0) == 0) break;
+    } else if (!settled) {
+      continue;
+    }
+    if (settled) find_units(0);
+#pragma unroll 1
+    for (int k = 0; k < p.places; ++k) {
+      copy_group(mine + k * kGroupBytes, a.key_cache.base, unit, k, settled, turn == 1);
+    }
+    copy_async_commit();
+    if (!settled || !p.restricted) continue;
     // The list ends with the last candidate block; its last entries may not be visible yet.
-    if (thread == 0) s.listed = 0;
-    __syncthreads();
-    int mine = 0;
-#pragma unroll 1
+    const int32_t* candidates = candidates_of(a);
+    const int visible = s.share.visible;
+    int listed = 0;
+#pragma unroll 4
     for (int i = thread; i < a.max_blocks; i += kThreads) {
-      const int block = candidates[i];
-      if (block >= 0) mine += max(0, min(a.block_size, visible - block * a.block_size));
+      const int block = __ldcg(candidates + i);
+      if (block >= 0) listed += max(0, min(1 << p.block_shift, visible - (block << p.block_shift)));
     }
-    mine = warp_count(mine);
-    if (lane == 0 && mine != 0) atomicAdd(&s.listed, mine);
-    __syncthreads();
-    list = s.listed;
+    listed = static_cast<int>(warp_total(static_cast<uint32_t>(listed)));
+    if (lane == 0 && listed != 0) atomicAdd(&s.listed, listed);
   }
+#pragma unroll
+  for (int i = 0; i < kOperands; ++i) store_query(s.q, kMaxIndexBlocks, i * kWarps + warp, raw[i]);
+  if (thread < kIndexHeads) s.weight[thread] = float_to_bf16(factor);
   __syncthreads();
-  const int first = min(rank * per_block, list);
-  const int count = min(per_block, list - first);
 
-  // The next keys are under way while these are scored: a key is found through two or three dependent reads.
-  constexpr int kStride = kWarps * 16;
-  const int t = lane & 3;
-  RawKeys next;
-  load_wide_keys(a, restricted, row, sequence, first + warp * 16, warp * 16 < count ? list : 0, visible,
-                 next);
 #pragma unroll 1
-  for (int base = warp * 16; base < count; base += kStride) {
-    const RawKeys raw = next;
-    load_wide_keys(a, restricted, row, sequence, first + base + kStride, base + kStride < count ? list : 0,
-                   visible, next);
-    float sum[2];
-    score_raw_keys(raw, s.q[0], s.weight[0], kMaxIndexBlocks, sum);
-    const int i = base + (lane >> 2) + t * 8;
-    if (t < 2 && i < count) {
-      keys[i] = static_cast<uint16_t>(order_key(float_to_bf16(t == 0 ? sum[0] : sum[1])));
+  for (int k = 0; base_of(k) < count_of(p, s); ++k) {
+    if (k == 0 || p.places == 1) {
+      copy_async_wait<0>();
+    } else {
+      copy_async_wait<1>();
     }
+    __syncwarp();
+    uint8_t* const records = mine + (p.places == 2 ? (k & 1) * kGroupBytes : 0);
+    const float sum = score_group<kUnrolled>(records, s.q, s.weight);
+    const int count = count_of(p, s);
+    const int i = base_of(k) + lane;
+    if (i < count) {
+      const uint32_t key = order_key(float_to_bf16(sum));
+      keys[i] = static_cast<uint16_t>(key);
+      atomicAdd(&selection.own[key >> 8], 1u);
+    }
+    const int next = k + p.places;
+    if ((next & 3) == 0) find_units(next);
+    if (base_of(next) < count) copy_group(records, a.key_cache.base, unit, next, true, true);
+    copy_async_commit();
   }
-  __syncthreads();
   cluster_wait();  // the others have started
 
+  const int list = p.restricted ? s.listed : s.share.visible;
+  const int count = count_of(p, s);
+  const int first = s.share.first;
+  int32_t* const candidates = candidates_of(a);
   const auto entry_of = [&](int i) {
     i += first;
-    return restricted ? candidates[i / a.block_size] * a.block_size + i % a.block_size : i;
+    if (!p.restricted) return i;
+    return (candidates[i >> p.block_shift] << p.block_shift) + (i & ((1 << p.block_shift) - 1));
   };
+  int32_t* selected = a.selected + static_cast<int64_t>(row) * a.top_k;
+  __syncthreads();
   if (list <= a.top_k) {
 #pragma unroll 1
     for (int i = thread; i < count; i += kThreads) selected[first + i] = entry_of(i);
 #pragma unroll 1
     for (int i = list + rank * kThreads + thread; i < a.top_k; i += ranks * kThreads) selected[i] = -1;
   } else {
-    const Border border = find_border(s, keys, count, static_cast<uint32_t>(a.top_k), rank, ranks);
-    emit_selected(s, keys, count, border, [&](int at, int i) { selected[at] = entry_of(i); });
+    const Selection sel = {keys, count, a.top_k};
+    const Border border = find_border<kWarps>(selection, all, sel, false, 0, rank, ranks);
+    emit_selected<kWarps>(selection, sel, border, rank, ranks,
+                          [&](int at, int i) { selected[at] = entry_of(i); });
   }
-  if (a.mode != CandidateMode::kProduce) return;
+  if (!produce) return;
 
   // Candidate blocks: a block's share of the list is whole blocks of entries.
-  const int first_block = first / a.block_size;
-  const int count_blocks = count > 0 ? (count - 1) / a.block_size + 1 : 0;
-  const int all_blocks = list > 0 ? (list - 1) / a.block_size + 1 : 0;
-  int finite = 0;
+  const int first_block = first >> p.block_shift;
+  const int count_blocks = (count + (1 << p.block_shift) - 1) >> p.block_shift;
+  const int all_blocks = (list + (1 << p.block_shift) - 1) >> p.block_shift;
 #pragma unroll 1
   for (int b = thread; b < count_blocks; b += kThreads) {
     uint32_t largest = 0;
 #pragma unroll 1
-    for (int i = b * a.block_size; i < min((b + 1) * a.block_size, count); ++i)
+    for (int i = b << p.block_shift; i < min((b + 1) << p.block_shift, count); ++i)
       largest = max(largest, uint32_t{keys[i]});
     if (first_block + b == all_blocks - 1) largest = 0xFFFF;  // the newest block is always kept
     best[b] = static_cast<uint16_t>(largest);
-    finite += largest > kLowestKey;
+    atomicAdd(&selection.own[2 * kBins + (largest >> 8)], 1u);
   }
-  if (thread == 0) s.listed = 0;
-  __syncthreads();
-  finite = warp_count(finite);
-  if (lane == 0 && finite != 0) atomicAdd(&s.listed, finite);
-  __syncthreads();
-  if (thread < ranks) store_word(&s.finite[rank], thread, static_cast<uint32_t>(s.listed));
-  cluster_sync();
-  int wanted = 0;
-  for (int r = 0; r < ranks; ++r) wanted += static_cast<int>(s.finite[r]);
-  wanted = min(a.max_blocks, wanted);  // blocks of minus infinity are dropped
-  if (all_blocks <= wanted) {
-#pragma unroll 1
-    for (int b = thread; b < count_blocks; b += kThreads) candidates[first_block + b] = first_block + b;
-    wanted = all_blocks;
-  } else {
-    const Border border = find_border(s, best, count_blocks, static_cast<uint32_t>(wanted), rank, ranks);
-    emit_selected(s, best, count_blocks, border, [&](int at, int b) { candidates[at] = first_block + b; });
+  int kept = 0;
+  if (list > 0) {
+    const Selection sel = {best, count_blocks, min(a.max_blocks, all_blocks)};
+    // Blocks of minus infinity are dropped.
+    const Border border = find_border<kWarps>(selection, all, sel, true, 2, rank, ranks);
+    kept = emit_selected<kWarps>(selection, sel, border, rank, ranks,
+                                 [&](int at, int b) { candidates[at] = first_block + b; });
   }
 #pragma unroll 1
-  for (int i = wanted + rank * kThreads + thread; i < a.max_blocks; i += ranks * kThreads) candidates[i] = -1;
+  for (int i = kept + rank * kThreads + thread; i < a.max_blocks; i += ranks * kThreads) candidates[i] = -1;
 }
 
-}  // namespace
-
-namespace {
-
 struct Shape {
+  int warps;
   int ranks;
-  int per_block;   // places of the list, whole candidate blocks
-  int max_blocks;  // candidate blocks of a block's share
+  int capacity;
+  int places;
   size_t shared_bytes;
 };
 
-Shape shape_of(const DeviceLimits& device, const IndexSelectArgs& args) {
-  const bool restricted = args.mode == CandidateMode::kRestrict;
+// For blocks of so many warps; no places if the list does not fit.
+Shape shape_of(const DeviceLimits& device, const IndexSelectArgs& args, int warps, int most_ranks) {
   const int64_t list =
-      std::max<int64_t>(1, restricted ? int64_t{args.max_blocks} * args.block_size : args.max_entries);
-  const int64_t unit = args.mode == CandidateMode::kNone ? 1 : args.block_size;
-  Shape s = {};
-  s.ranks = static_cast<int>(std::min<int64_t>(device.max_attention_cluster, ceil_div(list, kWarps * 16)));
-  s.per_block = static_cast<int>(std::min<int64_t>(round_up(ceil_div(list, s.ranks), unit), 1 << 24));
-  s.max_blocks = args.mode == CandidateMode::kProduce ? static_cast<int>(ceil_div(s.per_block, unit)) : 0;
-  s.shared_bytes = sizeof(ClusterShared) + static_cast<size_t>(s.per_block + s.max_blocks) * sizeof(uint16_t);
+      std::max<int64_t>(1, args.mode == CandidateMode::kRestrict ? int64_t{args.max_blocks} * args.block_size
+                                                                 : args.max_entries);
+  const bool produce = args.mode == CandidateMode::kProduce;
+  Shape s = {.warps = warps};
+  // Two at least: a launch that is no cluster has no asynchronous stores to shared memory.
+  s.ranks = static_cast<int>(std::clamp<int64_t>(ceil_div(list, warps * kGroup), 2, most_ranks));
+  const int64_t capacity = round_up(ceil_div(list, s.ranks), kGroup);
+  if (capacity >= 1 << 16) return s;  // counts of 16 bits
+  s.capacity = static_cast<int>(capacity);
+  const int64_t blocks = produce ? ceil_div(capacity, args.block_size) : 0;
+  const size_t fixed = sizeof(ClusterShared) + (produce ? 4 : 2) * sizeof(Counts) +
+                       static_cast<size_t>(capacity + blocks) * sizeof(uint16_t);
+  for (s.places = 2; s.places > 0; --s.places) {
+    s.shared_bytes = fixed + static_cast<size_t>(s.places * warps) * kGroupBytes;
+    if (s.shared_bytes + 1024 <= device.shared_bytes) return s;
+  }
   return s;
+}
+
+Shape shape_of(const DeviceLimits& device, const IndexSelectArgs& args) {
+  const bool large = device.max_attention_cluster >= kMaxRanks;  // clusters of sixteen
+  Shape s = large && args.step.rows <= kFewRows
+                ? shape_of(device, args, kFewWarps, kMaxRanks)
+                : shape_of(device, args, kManyWarps, large && args.step.rows <= 2 * kFewRows ? kMaxRanks : 8);
+  // A list that is too long for eight blocks may have room in sixteen.
+  if (s.places == 0) s = shape_of(device, args, kManyWarps, device.max_attention_cluster);
+  return s;
+}
+
+bool power_of_two(int v, int least) {
+  return v >= least && std::has_single_bit(static_cast<uint32_t>(v));
 }
 
 }  // namespace
 
 bool index_cluster_fits(const DeviceLimits& device, const IndexSelectArgs& args) {
-  return args.scores == nullptr && args.step.rows <= kDirectRows && args.width == kMaxIndexWidth &&
-         args.key_cache.record_bytes % 4 == 0 &&
-         shape_of(device, args).shared_bytes + 1024 <= device.shared_bytes;
+  const PagedCache& keys = args.key_cache;
+  if (args.scores != nullptr || args.step.rows > kMaxRows || args.width != kMaxIndexWidth) return false;
+  if (keys.record_bytes != kRecordBytes || reinterpret_cast<uintptr_t>(keys.base) % 16 != 0) return false;
+  if (!power_of_two(keys.records_per_block, kUnit)) return false;
+  if (args.mode != CandidateMode::kNone &&
+      (!power_of_two(args.block_size, kUnit) || args.block_size > kGroup))
+    return false;
+  const Shape s = shape_of(device, args);
+  return s.places > 0;
 }
 
-void launch_index_cluster(const Launch& on, const IndexSelectArgs& args) {
+void launch_index_cluster(const Launch& on, const IndexSelectArgs& args, bool settled_candidates) {
   require_index_shape(args);
   const Shape s = shape_of(on.device, args);
-  launch_kernel(on, index_cluster_kernel,
-                dim3(static_cast<unsigned>(s.ranks), static_cast<unsigned>(args.step.rows)), kThreads,
-                s.shared_bytes, s.ranks, args, args.mode == CandidateMode::kRestrict, s.per_block);
+  const bool restricted = args.mode == CandidateMode::kRestrict;
+  const auto shift = [](int v) { return std::countr_zero(static_cast<uint32_t>(v)); };
+  const IndexClusterParams params = {args,
+                                     restricted,
+                                     !restricted || settled_candidates,
+                                     s.capacity,
+                                     s.places,
+                                     shift(args.key_cache.records_per_block),
+                                     shift(std::max(args.block_size, 1))};
+  const auto with = [&](auto kernel) {
+    launch_kernel(on, kernel, dim3(static_cast<unsigned>(s.ranks), static_cast<unsigned>(args.step.rows)),
+                  s.warps * 32, s.shared_bytes, s.ranks, params);
+  };
+  if (s.warps == kFewWarps) return with(index_cluster_kernel<kFewWarps>);
+  return with(index_cluster_kernel<kManyWarps>);
 }
 
 }  // namespace spark::engine::cuda

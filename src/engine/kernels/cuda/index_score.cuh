@@ -28,12 +28,24 @@ __device__ __forceinline__ uint32_t load_unaligned(const uint8_t* p, bool aligne
   return p[0] | uint32_t{p[1]} << 8 | uint32_t{p[2]} << 16 | uint32_t{p[3]} << 24;
 }
 
-// Eight E2M1 codes times a power of two as BF16 pairs (exact).
-__device__ __forceinline__ uint4 fp4_to_bf16(uint32_t codes, float scale) {
-  float v[8];
-  e2m1x8_to_float(codes, v);
-  return make_uint4(pack_bf16(v[0] * scale, v[1] * scale), pack_bf16(v[2] * scale, v[3] * scale),
-                    pack_bf16(v[4] * scale, v[5] * scale), pack_bf16(v[6] * scale, v[7] * scale));
+// A UE8M0 byte as a pair of BF16 (2^-127 for byte 0).
+__device__ __forceinline__ uint32_t scale_pair(uint32_t byte) {
+  return max_u16x2(byte * 0x00800080u, 0x00400040u);
+}
+
+// Eight E2M1 codes times a power of two as BF16 pairs (exact): codes 0 and 4, 1 and 5, 2 and 6, 3 and 7.
+// Their nibbles are 16 bits apart, so a shift and a mask place both; the magnitude's bits in a BF16's
+// exponent are its value times 2^-126. Queries and keys pair alike, and a block's sum is exact, so the order
+// of slots is free.
+__device__ __forceinline__ uint4 fp4_to_bf16(uint32_t codes, uint32_t scale) {
+  uint32_t pair[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t magnitude = (i < 2 ? codes << (6 - 4 * i) : codes >> (4 * i - 6)) & 0x01C001C0u;
+    pair[i] = magnitude | ((codes << (12 - 4 * i)) & 0x80008000u);
+    pair[i] = multiply_bf16x2(multiply_bf16x2(pair[i], 0x7E807E80u), scale);
+  }
+  return make_uint4(pair[0], pair[1], pair[2], pair[3]);
 }
 
 // The entry at place i of a row's list: itself, or the i-th entry of its candidate blocks (-1: none).
@@ -49,36 +61,29 @@ __device__ __forceinline__ int entry_at(const IndexSelectArgs& a, bool restricte
   return i < visible ? i : -1;
 }
 
-// The queries and head weights of rows row0 .. row0 + rows - 1, by all kWarps warps.
-template <int kWarps>
-__device__ __forceinline__ void load_queries(const IndexSelectArgs& a, int row0, int rows, IndexQueries* to,
-                                             float (*weight)[kIndexHeads]) {
+// The factor of a head's products, rounded to BF16.
+__device__ __forceinline__ float head_factor(const IndexSelectArgs& a, int row, int head) {
+  if (head >= a.heads) return 0.0f;
+  return round_to_bf16(bf16_to_float(a.head_weight[static_cast<int64_t>(row) * a.heads + head]) *
+                       a.weight_factor);
+}
+
+// The i-th of a row's 4 x blocks warps of operands as it lies in memory: this lane's word and its scale.
+struct RawQuery {
+  uint32_t codes, scale;
+};
+__device__ __forceinline__ RawQuery load_query(const IndexSelectArgs& a, int row, int blocks, int i) {
   const int lane = static_cast<int>(threadIdx.x & 31);
-  const int warp = static_cast<int>(threadIdx.x / 32);
   const int g = lane >> 2, t = lane & 3;
-  const int blocks = a.width / 32;
-#pragma unroll 4
-  for (int i = warp; i < rows * 4 * blocks; i += kWarps) {
-    const int block = i % blocks;
-    const int j = i / blocks % 4;
-    const int r = i / (blocks * 4);
-    const int head = 8 * (g / 2) + 2 * j + (g & 1);
-    uint4 q = make_uint4(0, 0, 0, 0);
-    if (head < a.heads) {
-      const int64_t vector = static_cast<int64_t>(row0 + r) * a.heads + head;
-      const uint32_t codes = load_unaligned(a.q_packed + vector * (a.width / 2) + block * 16 + t * 4, true);
-      q = fp4_to_bf16(codes, ue8m0_to_float(__ldcg(a.q_scales + vector * blocks + block)));
-    }
-    to[r][j][block][lane] = q;
-  }
-  for (int i = static_cast<int>(threadIdx.x); i < rows * kIndexHeads; i += kWarps * 32) {
-    const int r = i / kIndexHeads, head = i % kIndexHeads;
-    weight[r][head] =
-        head < a.heads
-            ? round_to_bf16(bf16_to_float(a.head_weight[static_cast<int64_t>(row0 + r) * a.heads + head]) *
-                            a.weight_factor)
-            : 0.0f;
-  }
+  const int block = i % blocks;
+  const int head = 8 * (g / 2) + 2 * (i / blocks) + (g & 1);
+  if (head >= a.heads) return {0, 0};
+  const int64_t vector = static_cast<int64_t>(row) * a.heads + head;
+  return {__ldcg(reinterpret_cast<const uint32_t*>(a.q_packed + vector * (blocks * 16) + block * 16 + t * 4)),
+          __ldcg(a.q_scales + vector * blocks + block)};
+}
+__device__ __forceinline__ void store_query(IndexQueries& to, int blocks, int i, const RawQuery& q) {
+  to[i / blocks][i % blocks][threadIdx.x & 31] = fp4_to_bf16(q.codes, scale_pair(q.scale));
 }
 
 // Keys of 16 places of a row's list as they lie in the cache: this lane's words and scales of places base + g
@@ -122,9 +127,8 @@ __device__ __forceinline__ void decode_keys(const RawKeys& raw, uint32_t (&k)[kM
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
     for (int block = 0; block < kMaxIndexBlocks; ++block) {
-      const uint4 v =
-          fp4_to_bf16(raw.codes[half][block], ue8m0_to_float(raw.scales[half] >> (8 * block) & 255u));
-      // v = pairs (0,1), (2,3) of the first k16 step, then of the second.
+      const uint4 v = fp4_to_bf16(raw.codes[half][block], scale_pair(raw.scales[half] >> (8 * block) & 255u));
+      // v = two pairs of the first k16 step, then of the second.
       k[block][0 + half] = v.x, k[block][2 + half] = v.y;
       k[block][4 + half] = v.z, k[block][6 + half] = v.w;
     }
@@ -160,25 +164,6 @@ __device__ __forceinline__ void sum_heads(const float (&d)[4][4], const float* w
   }
 }
 
-// load_keys of records of 128 channels whose words are aligned: less code.
-__device__ __forceinline__ void load_wide_keys(const IndexSelectArgs& a, bool restricted, int row,
-                                               int sequence, int base, int end, int visible, RawKeys& raw) {
-  const int lane = static_cast<int>(threadIdx.x & 31);
-  const int g = lane >> 2, t = lane & 3;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int i = base + g + half * 8;
-    const int entry = i < end ? entry_at(a, restricted, row, i, visible) : -1;
-    const auto* record =
-        reinterpret_cast<const uint32_t*>(entry >= 0 ? record_of(a.key_cache, sequence, entry) : nullptr);
-#pragma unroll
-    for (int block = 0; block < 4; ++block) {
-      raw.codes[half][block] = record != nullptr ? __ldcg(record + block * 4 + t) : 0u;
-    }
-    raw.scales[half] = record != nullptr ? __ldcg(record + 16) : 0u;
-  }
-}
-
 // The scores of decoded keys for a row: sum[0] of key g, sum[1] of key g + 8, in every lane of the quad.
 __device__ __forceinline__ void score_keys(const uint32_t (&k)[kMaxIndexBlocks][8],
                                            const IndexQueries& queries, const float* weight, int blocks,
@@ -193,31 +178,6 @@ __device__ __forceinline__ void score_keys(const uint32_t (&k)[kMaxIndexBlocks][
       const uint4 q = queries[j][block][lane];
       mma_bf16(d[j], k[block][0], k[block][1], k[block][2], k[block][3], q.x, q.y);
       mma_bf16(d[j], k[block][4], k[block][5], k[block][6], k[block][7], q.z, q.w);
-    }
-  }
-  sum_heads(d, weight, sum);
-}
-
-// The same of keys as they lie in the cache, for one row: block by block in a loop, because code that runs
-// once is bound by the fetching of its instructions.
-__device__ __forceinline__ void score_raw_keys(const RawKeys& raw, const IndexQueries& queries,
-                                               const float* weight, int blocks, float (&sum)[2]) {
-  const int lane = static_cast<int>(threadIdx.x & 31);
-  const auto pick = [](const uint32_t(&words)[kMaxIndexBlocks], int block) {
-    return block == 0 ? words[0] : block == 1 ? words[1] : block == 2 ? words[2] : words[3];
-  };
-  float d[4][4] = {};
-#pragma unroll 1
-  for (int block = 0; block < blocks; ++block) {
-    const uint4 a =
-        fp4_to_bf16(pick(raw.codes[0], block), ue8m0_to_float(raw.scales[0] >> (8 * block) & 255u));
-    const uint4 b =
-        fp4_to_bf16(pick(raw.codes[1], block), ue8m0_to_float(raw.scales[1] >> (8 * block) & 255u));
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const uint4 q = queries[j][block][lane];
-      mma_bf16(d[j], a.x, b.x, a.y, b.y, q.x, q.y);
-      mma_bf16(d[j], a.z, b.z, a.w, b.w, q.z, q.w);
     }
   }
   sum_heads(d, weight, sum);

@@ -42,6 +42,18 @@ __device__ __forceinline__ uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
   return *reinterpret_cast<const uint32_t*>(&v);
 }
 
+// The larger of two pairs of 16-bit numbers without sign.
+__device__ __forceinline__ uint32_t max_u16x2(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
+// The sum over the warp.
+__device__ __forceinline__ uint32_t warp_total(uint32_t v) {
+  return __reduce_add_sync(~0u, v);
+}
+
 // Round to nearest even, saturating; NaN stays NaN.
 __device__ __forceinline__ uint32_t floats_to_e4m3x2(float low, float high) {
   uint16_t d;
