@@ -274,7 +274,8 @@ void store_cluster(T* local, uint32_t rank, T v) {
   if (static_cast<size_t>(offset) % sizeof(T) != 0) std::abort();
   std::memcpy(emulation::dynamic_shared_of(rank) + offset, &v, sizeof v);
 }
-inline void store_cluster_async(float4* local, uint64_t* barrier, uint32_t rank, float4 v) {
+template <typename T>
+void store_cluster_async(T* local, uint64_t* barrier, uint32_t rank, T v) {
   store_cluster(local, rank, v);
   const auto offset = reinterpret_cast<uint8_t*>(barrier) - emulation::dynamic_shared();
   barrier_count(reinterpret_cast<uint64_t*>(emulation::dynamic_shared_of(rank) + offset), 0,
