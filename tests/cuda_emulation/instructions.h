@@ -284,7 +284,8 @@ void store_cluster(T* local, uint32_t rank, T v) {
   std::memcpy(emulation::dynamic_shared_of(rank) + offset, &v, sizeof v);
 }
 // A launch that is no cluster has no such stores: an illegal instruction on an H200.
-inline void store_cluster_async(float4* local, uint64_t* barrier, uint32_t rank, float4 v) {
+template <typename T>
+void store_cluster_async(T* local, uint64_t* barrier, uint32_t rank, T v) {
   if (emulation::cluster_size() < 2) std::abort();
   store_cluster(local, rank, v);
   const auto offset = reinterpret_cast<uint8_t*>(barrier) - emulation::dynamic_shared();

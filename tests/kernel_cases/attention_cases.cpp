@@ -129,6 +129,9 @@ void add_attention_cases(std::vector<KernelCase>& cases) {
   add("ratio 2", {.ratio = 2});
   add("sharp", {.q_sigma = 20});
   add("many heads", {.heads = 40, .width = 96, .pairs = 16, .max_selected = 100});
+  // The whole batch with two blocks a row and 16 heads, pieces of it with four or with a block a chunk.
+  add("every split", {.heads = 33, .width = 32, .pairs = 4, .window = 64, .max_selected = 200});
+  add("full width", {.heads = 2, .width = 512, .pairs = 32, .max_selected = 20});
   add("one head", {.heads = 1, .width = 32, .pairs = 4, .window = 64, .max_selected = 7});
   add("real", {.heads = 64, .width = 512, .pairs = 32, .window = 128, .max_selected = 200});
   add("draft block", {.max_selected = 0, .order = WindowOrder::kRingSlot, .draft_block = true});

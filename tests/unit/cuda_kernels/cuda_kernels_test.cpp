@@ -139,10 +139,12 @@ INSTANTIATE_TEST_SUITE_P(All, CudaKernel,
 INSTANTIATE_TEST_SUITE_P(All, SlowCudaKernel,
                          testing::ValuesIn(cases_that([](const std::string& n) { return slow(n); })),
                          test_name);
-// The operations with kernels of their own on SM121; everything else is the same code on both.
+// The operations with kernels of their own on SM121, or with other shapes; everything else is the same on
+// both.
 bool on_sm121(const std::string& n) {
   return contains(n, "linear/fp8") || contains(n, "linear/fp4") || contains(n, "experts/") ||
-         contains(n, "grouped_linear/tiny");
+         contains(n, "grouped_linear/tiny") || contains(n, "sparse_attention/tiny") ||
+         contains(n, "sparse_attention/every split");
 }
 INSTANTIATE_TEST_SUITE_P(All, Gb10Kernel, testing::ValuesIn(cases_that([](const std::string& n) {
                            return !slow(n) && on_sm121(n);

@@ -1,4 +1,4 @@
-// What a slot of an attention list shows: where its record lies, and how it is read and decoded.
+// What a slot of an attention list shows: where its record lies. attention_units.cuh reads and decodes it.
 #pragma once
 
 #include "engine/kernels/attention.h"
@@ -70,67 +70,6 @@ __device__ __forceinline__ Slot slot_at(const SparseAttentionArgs& a, const Earl
   const int source = row.first + slot;
   if (a.extra == nullptr || source > row.last) return {nullptr, false, false};
   return {a.extra + static_cast<int64_t>(source) * window_record_bytes(a.width), false, false};
-}
-
-__device__ __forceinline__ uint32_t load_word(const uint8_t* p, bool aligned) {
-  if (aligned) return __ldcg(reinterpret_cast<const uint32_t*>(p));
-  return __ldcg(p) | uint32_t{__ldcg(p + 1)} << 8 | uint32_t{__ldcg(p + 2)} << 16 |
-         uint32_t{__ldcg(p + 3)} << 24;
-}
-
-// Sixteen channels of a record as loaded, before decoding. From L2: a line may hold a record that is read
-// early and one that is not written yet.
-struct RawChannels {
-  uint4 codes;
-  uint32_t scale;
-};
-
-__device__ __forceinline__ RawChannels load_channels(const Slot& slot, int width, int lane, bool aligned) {
-  RawChannels raw = {make_uint4(0, 0, 0, 0), 0};
-  if (slot.record == nullptr || lane * 16 >= width) return raw;
-  if (slot.main) {
-    const uint8_t* p = slot.record + lane * 8;
-    if (aligned) {
-      const uint2 w = __ldcg(reinterpret_cast<const uint2*>(p));
-      raw.codes.x = w.x, raw.codes.y = w.y;
-    } else {
-      raw.codes.x = load_word(p, false), raw.codes.y = load_word(p + 4, false);
-    }
-    raw.scale = __ldcg(slot.record + width / 2 + lane);
-  } else {
-    const uint8_t* p = slot.record + lane * 16;
-    if (aligned) {
-      raw.codes = __ldcg(reinterpret_cast<const uint4*>(p));
-    } else {
-      raw.codes = make_uint4(load_word(p, false), load_word(p + 4, false), load_word(p + 8, false),
-                             load_word(p + 12, false));
-    }
-    raw.scale = __ldcg(slot.record + width + lane / 2);
-  }
-  return raw;
-}
-
-__device__ __forceinline__ void decode_channels(const RawChannels& raw, bool main, uint16_t* to) {
-  float v[16];
-  float scale;
-  if (main) {
-    e2m1x8_to_float(raw.codes.x, v);
-    e2m1x8_to_float(raw.codes.y, v + 8);
-    scale = e4m3_to_float(raw.scale);
-  } else {
-    const uint32_t words[4] = {raw.codes.x, raw.codes.y, raw.codes.z, raw.codes.w};
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float2 f = e4m3x2_to_float2(words[i / 2] >> (16 * (i & 1)));
-      v[2 * i] = f.x, v[2 * i + 1] = f.y;
-    }
-    scale = ue8m0_to_float(raw.scale);
-  }
-  uint32_t packed[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) packed[i] = pack_bf16(v[2 * i] * scale, v[2 * i + 1] * scale);
-  reinterpret_cast<uint4*>(to)[0] = make_uint4(packed[0], packed[1], packed[2], packed[3]);
-  reinterpret_cast<uint4*>(to)[1] = make_uint4(packed[4], packed[5], packed[6], packed[7]);
 }
 
 }  // namespace spark::engine::cuda

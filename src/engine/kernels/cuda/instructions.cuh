@@ -333,6 +333,16 @@ __device__ __forceinline__ void store_cluster_async(float4* local, uint64_t* bar
       "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(counted)
       : "memory");
 }
+__device__ __forceinline__ void store_cluster_async(float* local, uint64_t* barrier, uint32_t rank, float v) {
+  uint32_t at, counted;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(local)), "r"(rank));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(counted)
+               : "r"(shared_address(barrier)), "r"(rank));
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(at),
+               "f"(v), "r"(counted)
+               : "memory");
+}
 // The value at the same place of another block's dynamic shared memory. Volatile keeps it behind the
 // cluster's barrier; several may be under way at once.
 __device__ __forceinline__ float load_cluster(const float* local, uint32_t rank) {
