@@ -19,6 +19,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <random>
 #include <set>
 #include <sstream>
 #include <stdexcept>
@@ -60,14 +61,22 @@ int connect_to(uint16_t port) {
   return -1;
 }
 
-int listen_anywhere(uint16_t& port) {
+// -1 when somebody has the port.
+int listen_at(uint16_t port) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = loopback(0);
+  const sockaddr_in address = loopback(port);
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 && ::listen(fd, 16) == 0)
+    return fd;
+  ::close(fd);
+  return -1;
+}
+
+int listen_anywhere(uint16_t& port) {
+  const int fd = listen_at(0);
+  sockaddr_in address = {};
   socklen_t length = sizeof address;
-  if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || ::listen(fd, 16) != 0 ||
-      ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+  if (fd < 0 || ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0)
     throw std::runtime_error("cannot listen");
-  }
   port = ntohs(address.sin_port);
   return fd;
 }
@@ -78,10 +87,17 @@ double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// Not one that the system gives to outgoing connections: before it is used, somebody's might get it.
 uint16_t free_port() {
-  uint16_t port = 0;
-  ::close(listen_anywhere(port));
-  return port;
+  static std::mt19937 random(std::random_device{}());
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    const auto port = static_cast<uint16_t>(std::uniform_int_distribution<>(12000, 32000)(random));
+    const int fd = listen_at(port);
+    if (fd < 0) continue;
+    ::close(fd);
+    return port;
+  }
+  throw std::runtime_error("no port is free");
 }
 
 EngineProcess::EngineProcess(const std::vector<std::string>& command, const std::string& folder,
