@@ -2,7 +2,8 @@
 //
 // Scores: the keys of a sequence are decoded once for up to eight of its rows. Selection: one block per row
 // finds the k-th largest 16-bit key with two 8-bit histograms and writes what lies above it, and as many of
-// the ties as fit, in ascending order of position. (Few rows: index_cluster.cu does both in one launch.)
+// the ties as fit, in ascending order of position. (For up to 128 rows index_cluster.cu does both in one
+// launch.)
 #include "engine/kernels/cuda/index_cluster.h"
 #include "engine/kernels/cuda/index_score.cuh"
 

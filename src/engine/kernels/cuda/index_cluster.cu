@@ -24,9 +24,9 @@ constexpr int kUnitBytes = kUnit * kRecordBytes;
 constexpr int kGroupBytes = kGroup * kRecordBytes;
 constexpr int kPieces = kGroupBytes / 16;
 
-// Few rows: clusters of sixteen blocks, each alone on its multiprocessor by its registers (80 a thread),
-// because two of them on one take twice as long; there is room for a direct product's block beside it. More
-// rows: clusters of eight, two small blocks a multiprocessor.
+// Few rows: clusters of sixteen large blocks, each alone on its multiprocessor by its registers (80 a
+// thread), because two of them on one take twice as long; there is room for a direct product's block beside
+// it. Up to twice as many: of sixteen small blocks, two a multiprocessor. More rows: of eight small blocks.
 constexpr int kFewRows = 7;
 constexpr int kFewWarps = 16;
 constexpr int kManyWarps = 8;
