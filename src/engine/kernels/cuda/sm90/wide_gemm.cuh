@@ -200,7 +200,6 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   const int team = warp >> 2;  // warpgroup
   const int row_team = team % p.row_warps, shard_team = team / p.row_warps;
   const int shards_here = p.shard_warps * p.warp_shards;
-  const int shards = p.cluster * shards_here;
   const int shard0 = rank * shards_here + shard_team * p.warp_shards;
   // Of grouped rows a cluster's lie in one group.
   const int cluster_index = static_cast<int>(blockIdx.x) / p.cluster;
