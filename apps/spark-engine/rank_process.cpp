@@ -168,7 +168,7 @@ void RankProcess::on_lost(const engine::LostRank& lost) {
     const std::lock_guard lock(mutex_);
     lost_ = true;
     if (service_ != nullptr) {
-      server_->drain(kFailureDrainS);  // first, so that connections do not wait for their clients to close
+      server_->drain(kFailureDrainS);   // first, so that connections do not wait for their clients to close
       service_->fail(lost.describe());  // a client does not know which rank "it" is
       return;
     }
