@@ -424,12 +424,14 @@ pid_t thread_named(const std::string& name) {
 }
 
 constexpr double kHoldUpS = 2;
+std::atomic<double> hold_up_s = kHoldUpS;  // read by the handler
 
 // A thread that gets no processor: the handler keeps it from everything else.
-void hold_up(const std::string& name) {
+void hold_up(const std::string& name, double seconds = kHoldUpS) {
+  hold_up_s = seconds;
   struct sigaction action = {};
   action.sa_handler = [](int) {
-    const double until = monotonic_s() + kHoldUpS;
+    const double until = monotonic_s() + hold_up_s;
     while (monotonic_s() < until) ::usleep(10000);
   };
   ::sigaction(SIGUSR1, &action, nullptr);
@@ -484,6 +486,18 @@ TEST(Membership, ALeaderThatWasGivenUpBlamesItself) {
             std::string::npos)
       << group.watched[0].why;
   EXPECT_NE(group.watched[0].why.find("rank 1 has given it up"), std::string::npos);
+}
+
+// The others count from its last sign of life, up to a beat before its own last look: what it measures of a
+// stall that made them give it up may be less than the silence.
+TEST(Membership, ALeaderThatStoodStillForAlmostTheSilenceBlamesItself) {
+  Group group(2);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  hold_up("rank-watch-0", 0.45);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  group.members[1].reset();
+  ASSERT_TRUE(group.watched[0].wait());
+  EXPECT_EQ(group.watched[0].lost_rank, 0) << group.watched[0].why;
 }
 
 // A machine that stands still for a while is no reason to take others for dead.

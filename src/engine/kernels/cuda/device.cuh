@@ -71,19 +71,6 @@ __device__ __forceinline__ float e2m1_to_float(uint32_t code) {
   return half_to_float(h) * 16384.0f;
 }
 
-// The eight codes of a word in checkpoint order (element i in bits 4i) to floats.
-__device__ __forceinline__ void e2m1x8_to_float(uint32_t word, float* out) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    // Elements i and i + 4 share a register: their nibbles are 16 bits apart.
-    const uint32_t sign = (word << (12 - 4 * i)) & 0x80008000u;
-    const uint32_t magnitude = (i == 3 ? word >> 3 : word << (9 - 4 * i)) & 0x0E000E00u;
-    const float2 v = half2_to_float2(sign | magnitude);
-    out[i] = v.x * 16384.0f;
-    out[i + 4] = v.y * 16384.0f;
-  }
-}
-
 // A word of fp4_place_code layout to four FP16 pairs, each value * 2^-14.
 constexpr float kFp4EmbedScale = 16384.0f;
 __device__ __forceinline__ void fp4_word_to_half2(uint32_t w, uint32_t (&pair)[4]) {

@@ -197,19 +197,6 @@ __device__ __forceinline__ uint32_t load_acquire(const uint32_t* p) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
-// A word in shared memory that one thread of the block counts up and others wait for. (Atomic both ways: the
-// race checker knows no flags.)
-__device__ __forceinline__ void add_shared_counter(uint32_t* p, uint32_t v) {
-  asm volatile("red.release.cta.shared::cta.add.u32 [%0], %1;" ::"r"(shared_address(p)), "r"(v) : "memory");
-}
-__device__ __forceinline__ uint32_t read_shared_counter(uint32_t* p) {
-  uint32_t v;
-  asm volatile("atom.acquire.cta.shared::cta.or.b32 %0, [%1], 0;"
-               : "=r"(v)
-               : "r"(shared_address(p))
-               : "memory");
-  return v;
-}
 // In a loop that waits for another thread.
 __device__ __forceinline__ void pause_thread() {
   __nanosleep(64);
