@@ -60,9 +60,11 @@ int streams_of(int rows) {
   return rows <= 6 ? 1 : rows / 6;
 }
 
-Steps make_steps(engine::Backend& backend, int rows, int context) {
+namespace {
+
+Steps make_rows(engine::Backend& backend, int rows, int context, int streams) {
   Steps result;
-  result.streams = streams_of(rows);
+  result.streams = streams;
   const int each = rows / result.streams;
   std::vector<int32_t> token, position, sequence, first, last, start;
   Random random(3);
@@ -84,6 +86,16 @@ Steps make_steps(engine::Backend& backend, int rows, int context) {
                  .window_start = place(backend, start),
                  .is_image = place(backend, std::vector<uint8_t>(static_cast<size_t>(rows)))};
   return result;
+}
+
+}  // namespace
+
+Steps make_steps(engine::Backend& backend, int rows, int context) {
+  return make_rows(backend, rows, context, streams_of(rows));
+}
+
+Steps make_prompt(engine::Backend& backend, int rows, int context) {
+  return make_rows(backend, rows, context, 1);
 }
 
 std::vector<int32_t> distinct(Random& random, int count, int n) {
@@ -170,8 +182,23 @@ Json json_of(std::span<const Measurement> measurements) {
   return all;
 }
 
-std::string table_of(std::span<const StepResult> results) {
+namespace {
+
+std::string left_out_of(std::span<const StepResult> results) {
   std::string text;
+  for (const StepResult& r : results) {
+    if (r.without.empty()) continue;
+    Table split({{"left out, TP" + std::to_string(r.ranks) + ", " + std::to_string(r.rows) + " rows"},
+                 {"saves us", Align::kRight}});
+    for (const auto& [name, us] : r.without) split.add({name, fixed(r.step_us - us, 0)});
+    text += "\n" + split.text();
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string table_of(std::span<const StepResult> results) {
   Table table({{"ranks", Align::kRight},
                {"rows", Align::kRight},
                {"step ms", Align::kRight},
@@ -187,15 +214,19 @@ std::string table_of(std::span<const StepResult> results) {
                fixed(static_cast<double>(r.bytes) * 1e-9, 2), fixed(r.floor_us * 1e-3, 3),
                fixed(r.step_us / r.floor_us, 2), std::to_string(r.distinct_experts)});
   }
-  text = table.text();
+  return table.text() + left_out_of(results);
+}
+
+std::string prefill_table_of(std::span<const StepResult> results) {
+  Table table({{"ranks", Align::kRight},
+               {"rows", Align::kRight},
+               {"ms", Align::kRight},
+               {"tokens/s", Align::kRight}});
   for (const StepResult& r : results) {
-    if (r.without.empty()) continue;
-    Table split({{"left out, TP" + std::to_string(r.ranks) + ", " + std::to_string(r.rows) + " rows"},
-                 {"saves us", Align::kRight}});
-    for (const auto& [name, us] : r.without) split.add({name, fixed(r.step_us - us, 0)});
-    text += "\n" + split.text();
+    table.add({std::to_string(r.ranks), std::to_string(r.rows), fixed(r.step_us * 1e-3, 2),
+               fixed(r.rows / r.step_us * 1e6, 0)});
   }
-  return text;
+  return table.text() + left_out_of(results);
 }
 
 Json json_of(std::span<const StepResult> results) {

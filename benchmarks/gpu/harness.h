@@ -93,6 +93,8 @@ struct Steps {
   int streams = 0;
 };
 Steps make_steps(engine::Backend& backend, int rows, int context);
+// The last rows of one prompt of so many tokens.
+Steps make_prompt(engine::Backend& backend, int rows, int context);
 int streams_of(int rows);
 
 // `count` different numbers below `n`, ascending.
@@ -131,6 +133,10 @@ struct StepResult {
 // `brief`: nothing left out, and no second run without overlap.
 std::vector<StepResult> measure_steps(int ranks, std::span<const int> rows, double bytes_per_us, bool brief);
 std::string table_of(std::span<const StepResult> results);
+// A rank's part of reading so many tokens at the end of a long prompt: backbone and the drafter's context,
+// the head for the last row; step_us is all of it, draft_us nothing.
+std::vector<StepResult> measure_prefill(int ranks, std::span<const int> rows, bool brief);
+std::string prefill_table_of(std::span<const StepResult> results);
 Json json_of(std::span<const StepResult> results);
 
 // Numerical checks at real sizes, on synthetic weights; returns the number of failures.

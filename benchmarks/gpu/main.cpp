@@ -1,9 +1,9 @@
 // gpu_bench check [FILTER] | cases [FILTER] | measure [--json FILE] | step [--rows N].. [--brief] [--json
-// FILE]
+// FILE] | prefill [--rows N].. [--brief] [--json FILE]
 //
 // check: every kernel case against the reference, packed and not, and products at real sizes. cases: the
 // kernel cases alone (for compute-sanitizer, with a filter). measure: each kernel beside its floor. step:
-// whole steps of a rank; brief: as configured only, nothing left out.
+// whole steps of a rank; brief: as configured only, nothing left out. prefill: reading a prompt.
 #include <cstdio>
 #include <cstring>
 #include <iostream>
@@ -104,6 +104,14 @@ int step(const std::string& json_file, const std::vector<int>& wanted, bool brie
   return 0;
 }
 
+int prefill(const std::string& json_file, const std::vector<int>& wanted, bool brief) {
+  const std::vector<int> rows = wanted.empty() ? std::vector<int>{128, 512, 2048} : wanted;
+  const std::vector<StepResult> all = measure_prefill(4, rows, brief);
+  std::cout << prefill_table_of(all);
+  if (!json_file.empty()) write_file_atomic(json_file, Json({{"prefill", json_of(all)}}).dump(1) + "\n");
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -129,8 +137,9 @@ int main(int argc, char** argv) {
     if (verb == "cases") return run_cases(argument, {}, "cases") == 0 ? 0 : 1;
     if (verb == "measure") return measure(json_file);
     if (verb == "step") return step(json_file, rows, brief);
-    std::cerr << "usage: gpu_bench check [FILTER] | cases [FILTER] | measure [--json FILE] | step [--rows "
-                 "N].. [--brief] [--json FILE]\n";
+    if (verb == "prefill") return prefill(json_file, rows, brief);
+    std::cerr << "usage: gpu_bench check [FILTER] | cases [FILTER] | measure [--json FILE] | step | "
+                 "prefill [--rows N].. [--brief] [--json FILE]\n";
     return 2;
   } catch (const Error& error) {
     std::cerr << error.describe() << "\n";

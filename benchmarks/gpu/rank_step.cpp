@@ -2,6 +2,8 @@
 // the heads. The order of operations is the engine's (BlockRunner); the all-reduces are absent. Timed as one
 // graph.
 #include <algorithm>
+#include <initializer_list>
+#include <limits>
 #include <set>
 
 #include "caches.h"
@@ -126,7 +128,7 @@ class RankModel {
   }
 
   StepResult measure(int rows, bool split_up) {
-    prepare(rows);
+    prepare(rows, make_steps(cuda_, rows, kContext));
     StepResult result{.ranks = static_cast<int>(split_.ranks), .rows = rows};
     result.bytes = step_bytes(rows);
     result.step_us = time(true, true);
@@ -136,19 +138,37 @@ class RankModel {
     cuda_.download(ids.data(), scratch_.expert_ids, ids.size() * sizeof(int32_t));
     result.distinct_experts = static_cast<int>(std::set<int32_t>(ids.begin(), ids.end()).size());
     if (split_up) {
-      for (const char* kind :
-           {"experts", "dense FP8", "dense BF16", "vocabulary head", "draft head", "sparse MLA", "indexer",
-            "mHC mix", "mHC collapse, expand", "casts and norms", "rope, cache writes", "route"}) {
-        backend_.skip({kind});
-        result.without.emplace_back(kind, time(true, true));
-      }
-      backend_.skip({});
+      leave_out(result, {"experts", "dense FP8", "dense BF16", "vocabulary head", "draft head", "sparse MLA",
+                         "indexer", "mHC mix", "mHC collapse, expand", "casts and norms",
+                         "rope, cache writes", "route"});
+    }
+    return result;
+  }
+
+  StepResult measure_prompt(int rows, bool split_up) {
+    prepare(rows, make_prompt(cuda_, rows, kContext));
+    head_rows_ = 1;
+    rounds_ = 3;
+    StepResult result{.ranks = static_cast<int>(split_.ranks), .rows = rows};
+    result.step_us = time(true, false);
+    if (split_up) {
+      leave_out(result, {"experts", "dense FP8", "dense BF16", "sparse MLA", "indexer", "mHC mix",
+                         "mHC collapse, expand", "casts and norms", "rope, cache writes", "route"});
     }
     return result;
   }
 
  private:
   static constexpr int kRing = 8;
+
+  void leave_out(StepResult& result, std::initializer_list<const char*> kinds) {
+    const bool drafter = result.draft_us > 0;
+    for (const char* kind : kinds) {
+      backend_.skip({kind});
+      result.without.emplace_back(kind, time(true, drafter));
+    }
+    backend_.skip({});
+  }
 
   Weight fp8(int64_t out, int64_t in) {
     return count(cuda_.synthetic_weight(WeightFormat::kFp8, out, in, ++seed_));
@@ -212,8 +232,8 @@ class RankModel {
     }
   }
 
-  void prepare(int rows) {
-    steps_ = make_steps(cuda_, rows, kContext);
+  void prepare(int rows, const Steps& steps) {
+    steps_ = steps;
     const int streams = steps_.streams;
     // Ratio-2 caches of three layers, one of ratio 1; windows of all layers share one set of records.
     for (int i = 0; i < 4; ++i) caches_[i] = make_caches(cuda_, streams, kContext, i == 3 ? 1 : 2);
@@ -250,7 +270,7 @@ class RankModel {
           if (backbone) run_backbone();
           if (drafter) run_drafter();
         },
-        1, 12);
+        1, rounds_);
   }
 
   const Caches& caches_of(int64_t source) const {
@@ -266,8 +286,9 @@ class RankModel {
     for (const LayerWeights& layer : layers_) run_layer(step, layer);
     runner_.final_hidden(step, norm_, nullptr, scratch_.x);
     follow(step);
-    head(scratch_.x, step.rows);
-    cuda_.argmax(logits_, step.rows, split_.vocabulary, best_);
+    const int heads = std::min(step.rows, head_rows_);
+    head(scratch_.x, heads);
+    cuda_.argmax(logits_, heads, split_.vocabulary, best_);
   }
 
   void head(const uint16_t* x, int rows) {
@@ -560,6 +581,8 @@ class RankModel {
   StepRows draft_step_;
   const int32_t* window_end_ = nullptr;
   int draft_rows_ = 0;
+  int head_rows_ = std::numeric_limits<int>::max();
+  int rounds_ = 12;
 };
 
 }  // namespace
@@ -579,6 +602,14 @@ std::vector<StepResult> measure_steps(int ranks, std::span<const int> rows, doub
     RankModel model(*cuda, ranks, 64);
     for (StepResult& r : results) r.plain_us = model.measure(r.rows, false).step_us;
   }
+  return results;
+}
+
+std::vector<StepResult> measure_prefill(int ranks, std::span<const int> rows, bool brief) {
+  const auto cuda = engine::make_cuda_backend({});
+  RankModel model(*cuda, ranks, *std::max_element(rows.begin(), rows.end()));
+  std::vector<StepResult> results;
+  for (const int m : rows) results.push_back(model.measure_prompt(m, !brief && m == rows.back()));
   return results;
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 using namespace engine;
 
-constexpr int kRows = 96;
+constexpr int kRows = 200;  // as a prompt; pieces of them as decode steps
 
 struct Shape {
   const char* name;
@@ -172,7 +172,7 @@ bool check_shape(CudaBackend& chained, CudaBackend& plain, const Shape& s) {
   const double relative = std::sqrt(error / norm);
   const double allowed = s.groups > 0 ? 4e-3 : 2e-6;
   bool invariant = true;
-  for (const int rows : {1, 6, 8, 12, 24, 33, 48}) {
+  for (const int rows : {1, 6, 8, 12, 24, 33, 48, 96, 128}) {
     const int first = random.below(kRows - rows + 1);
     invariant &= same(all, static_cast<size_t>(first * s.out), run(chained, s, weight, in, first, rows));
   }
@@ -183,11 +183,67 @@ bool check_shape(CudaBackend& chained, CudaBackend& plain, const Shape& s) {
   return ok;
 }
 
+// The experts of a prompt's rows against those of the same rows in decode-sized pieces, bit for bit.
+bool check_experts(CudaBackend& backend) {
+  constexpr int kAll = 700, kPiece = 50, kExperts = 48, kTopK = 6, kHidden = 5120, kWidth = 576;
+  const ExpertBank bank = backend.synthetic_experts(kExperts, kHidden, kWidth, 7);
+  const ExpertWeights shared = {.w1 = backend.synthetic_weight(WeightFormat::kFp8, kWidth, kHidden, 8),
+                                .w3 = backend.synthetic_weight(WeightFormat::kFp8, kWidth, kHidden, 9),
+                                .w2 = backend.synthetic_weight(WeightFormat::kFp8, kHidden, kWidth, 10)};
+  const uint16_t* x = random_bf16(backend, int64_t{kAll} * kHidden, 1, 82);
+  const QuantisedRows q = {reserve<uint8_t>(backend, int64_t{kAll} * kHidden),
+                           reserve<uint8_t>(backend, int64_t{kAll} * kHidden / 32)};
+  backend.quantise({.rows = kAll, .cols = kHidden, .x = x, .out = q});
+  Random random(92);
+  std::vector<int32_t> ids;
+  std::vector<float> weights;
+  for (int t = 0; t < kAll; ++t) {
+    // Some experts get many rows, some a few.
+    for (const int32_t e : distinct(random, kTopK, t % 3 == 0 ? kExperts : 12)) ids.push_back(e);
+    for (int k = 0; k < kTopK; ++k) weights.push_back(0.1F + 0.05F * static_cast<float>(k));
+  }
+  const int32_t* const device_ids = place(backend, ids);
+  const float* const device_weights = place(backend, weights);
+  const Steps steps = make_prompt(backend, kAll, 4096);
+  uint16_t* const y = reserve<uint16_t>(backend, int64_t{kAll} * kHidden);
+  const auto run_rows = [&](int first, int rows) {
+    StepRows step = steps.step;
+    step.rows = rows;
+    backend.experts({.step = step,
+                     .hidden = kHidden,
+                     .width = kWidth,
+                     .top_k = kTopK,
+                     .limit = 10,
+                     .x_q = {q.codes + int64_t{first} * kHidden, q.scales + int64_t{first} * kHidden / 32},
+                     .ids = device_ids + first * kTopK,
+                     .weights = device_weights + first * kTopK,
+                     .bank = &bank,
+                     .shared = &shared,
+                     .y = y + int64_t{first} * kHidden});
+  };
+  const auto outputs = [&] {
+    std::vector<uint16_t> bits(size_t{kAll} * kHidden);
+    backend.download(bits.data(), y, bits.size() * 2);
+    return bits;
+  };
+  run_rows(0, kAll);
+  const std::vector<uint16_t> whole = outputs();
+  for (int first = 0; first < kAll; first += kPiece) run_rows(first, kPiece);
+  const std::vector<uint16_t> pieces = outputs();
+  size_t differ = 0, zero = 0;
+  for (size_t i = 0; i < whole.size(); ++i) differ += whole[i] != pieces[i], zero += (whole[i] & 0x7FFF) == 0;
+  const bool ok = differ == 0 && zero < whole.size() / 100;
+  std::printf("experts of %d rows    %zu of %zu outputs differ from those in pieces of %d\n", kAll, differ,
+              whole.size(), kPiece);
+  return ok;
+}
+
 }  // namespace
 
 int check_real_sizes(CudaBackend& chained, CudaBackend& plain) {
   int failed = 0;
   for (const Shape& shape : kShapes) failed += check_shape(chained, plain, shape) ? 0 : 1;
+  failed += check_experts(chained) ? 0 : 1;
   return failed;
 }
 

@@ -27,6 +27,31 @@ ExpertWorkspace Backend::expert_workspace(const ExpertsArgs& args, const Prepare
   return work;
 }
 
+// A prompt's rows.
+void Backend::prefill_experts(const ExpertsArgs& args, const PreparedExperts& bank, const uint16_t* shared) {
+  const int64_t most = int64_t{std::min(args.step.rows, kMaxPrefillRows)} * args.top_k;
+  const int64_t stride = expert_codes_stride(bank.width);
+  const PrefillExperts work = {
+      .item_count = scratch<int32_t>(Scratch::kExpertCount, 1),
+      .items = scratch<ExpertItem>(Scratch::kExpertItems, bank.experts + most / kPrefillItemRows),
+      .row = scratch<int32_t>(Scratch::kExpertRow, most),
+      .weight = scratch<float>(Scratch::kExpertWeight, most),
+      .destination = scratch<int32_t>(Scratch::kExpertDestination, most),
+      .codes = scratch<uint8_t>(Scratch::kExpertCodes, most * stride),
+      .scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 32),
+      .outputs = scratch<uint16_t>(Scratch::kExpertOutputs, most * bank.hidden)};
+  for (int first = 0; first < args.step.rows; first += kMaxPrefillRows) {
+    const int count = std::min(kMaxPrefillRows, args.step.rows - first);
+    launch_prefill_plan(main(), args, first, count, bank.experts, work);
+    launch_prefill_gate_up(main(), args, first, bank, work);
+    launch_prefill_down(main(), bank, work);
+    if (first == 0) join(shared_side_);
+    ExpertWorkspace outputs;
+    outputs.outputs = work.outputs;
+    launch_expert_combine(main(), args, first, count, outputs, shared + int64_t{first} * args.hidden);
+  }
+}
+
 void Backend::experts(const ExpertsArgs& args) {
   launch_late_mix();
   const PreparedExperts& bank = WeightStore::prepared(*args.bank);
@@ -73,6 +98,8 @@ void Backend::experts(const ExpertsArgs& args) {
         {});
   }
 
+  if (args.step.rows > kMaxLinearRows && prefill_experts_fit(limits_, args, bank))
+    return prefill_experts(args, bank, shared);
   for (int first = 0; first < args.step.rows; first += kMaxLinearRows) {
     const int count = std::min(kMaxLinearRows, args.step.rows - first);
     if (!stream || expert_stream_needs_list(args, count))

@@ -107,6 +107,7 @@ class Backend final : public CudaBackend {
  private:
   // `stream`: for the streaming kernel, which needs no scales of its own.
   ExpertWorkspace expert_workspace(const ExpertsArgs& args, const PreparedExperts& bank, bool stream);
+  void prefill_experts(const ExpertsArgs& args, const PreparedExperts& bank, const uint16_t* shared);
   SelectWorkspace select_workspace(int64_t rows, int64_t vocab) {
     return {.best = scratch<uint64_t>(Scratch::kSelectBest, rows * kSelectPieces),
             .masses = scratch<uint64_t>(Scratch::kSelectMasses, rows * vocab),

@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kCombineThreads)
   const int64_t row = blockIdx.y;
   const int channel = static_cast<int>(blockIdx.x * kCombineThreads + threadIdx.x) * 4;
   wait_for_inputs();
-  if (blockIdx.x == 0) {
+  if (blockIdx.x == 0 && work.item_done != nullptr) {
     for (int k = static_cast<int>(threadIdx.x); k < top_k; k += kCombineThreads)
       work.item_done[row * top_k + k] = 0;
   }

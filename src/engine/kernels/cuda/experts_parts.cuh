@@ -20,7 +20,8 @@ __device__ __forceinline__ ExpertCode expert_code(float gate, float up, float we
 
 // The same into the workspace in its plain form: column block `column` of `column_blocks` of a sorted
 // assignment.
-__device__ __forceinline__ void store_expert_code(const ExpertWorkspace& work, const ExpertCode& code,
+template <class Workspace>
+__device__ __forceinline__ void store_expert_code(const Workspace& work, const ExpertCode& code,
                                                   int64_t position, int codes_stride, int column,
                                                   int column_blocks) {
   const int lane = static_cast<int>(threadIdx.x & 31);

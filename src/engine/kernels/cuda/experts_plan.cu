@@ -108,6 +108,63 @@ __global__ void __launch_bounds__(kPlanThreads, 1) plan_kernel(const __grid_cons
   copy_row_scales(p);
 }
 
+struct PrefillPlanParams {
+  const int32_t* ids;
+  const int32_t* sequence;
+  const float* weights;
+  int rows;
+  int top_k;
+  int experts;
+  PrefillExperts work;
+};
+
+// A prompt's rows: assignments sorted by expert, cut into items of about equal size, whole eights of rows but
+// for an expert's last. In what order an expert's rows come is left to chance and changes no bit: each is a
+// column of its own of the products.
+__global__ void __launch_bounds__(kPlanThreads, 1)
+    prefill_plan_kernel(const __grid_constant__ PrefillPlanParams p) {
+  __shared__ int count[kMaxPlanExperts];
+  __shared__ int next[kMaxPlanExperts];
+  __shared__ int scratch[kPlanThreads / 32];
+  launch_dependents();
+  wait_for_inputs();
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < kMaxPlanExperts) count[thread] = 0;
+  __syncthreads();
+  const int assignments = p.rows * p.top_k;
+  const auto expert_of = [&](int i) {
+    const int expert = p.ids[i];
+    return p.sequence[i / p.top_k] >= 0 && expert < p.experts ? expert : -1;
+  };
+  for (int i = thread; i < assignments; i += kPlanThreads) {
+    const int expert = expert_of(i);
+    if (expert >= 0) atomicAdd(&count[expert], 1);
+  }
+  __syncthreads();
+  const int mine = thread < kMaxPlanExperts ? count[thread] : 0;
+  const int own_items = (mine + kPrefillItemRows - 1) / kPrefillItemRows;
+  int all = 0, all_items = 0;
+  const int first = exclusive_scan(mine, scratch, &all);
+  const int first_own = exclusive_scan(own_items, scratch, &all_items);
+  if (thread < kMaxPlanExperts) next[thread] = first;
+  if (thread == 0) *p.work.item_count = all_items;
+  const int each = own_items == 0 ? 0 : ((mine + own_items - 1) / own_items + 7) / 8 * 8;
+  for (int done = 0, item = first_own; done < mine; done += each, ++item)
+    p.work.items[item] = {thread, first + done, min(each, mine - done), 0};
+  __syncthreads();
+  for (int i = thread; i < assignments; i += kPlanThreads) {
+    const int expert = expert_of(i);
+    if (expert < 0) continue;
+    const int row = i / p.top_k;
+    int rank = 0;
+    for (int k = 0; k < p.top_k; ++k) rank += p.ids[row * p.top_k + k] < expert;
+    const int at = atomicAdd(&next[expert], 1);
+    p.work.row[at] = row;
+    p.work.weight[at] = p.weights[i];
+    p.work.destination[at] = row * p.top_k + rank;
+  }
+}
+
 // The router and the work list of a decode step's few rows in one launch: rows are scored by all threads and
 // chosen by a warp each; the list is sorted by comparing every assignment with every other.
 __global__ void __launch_bounds__(kPlanThreads, 1) route_plan_kernel(const __grid_constant__ PlanParams p) {
@@ -219,6 +276,25 @@ void launch_expert_plan(const Launch& on, const ExpertsArgs& args, int first_row
   } else {
     launch_kernel(on, plan_kernel, dim3(1), kPlanThreads, 0, 1, p);
   }
+}
+
+void launch_prefill_plan(const Launch& on, const ExpertsArgs& args, int first_row, int rows, int experts,
+                         const PrefillExperts& work) {
+  const PrefillPlanParams p = {.ids = args.ids + static_cast<int64_t>(first_row) * args.top_k,
+                               .sequence = args.step.sequence + first_row,
+                               .weights = args.weights + static_cast<int64_t>(first_row) * args.top_k,
+                               .rows = rows,
+                               .top_k = args.top_k,
+                               .experts = experts,
+                               .work = work};
+  launch_kernel(on, prefill_plan_kernel, dim3(1), kPlanThreads, 0, 1, p);
+}
+
+bool prefill_experts_fit(const DeviceLimits& device, const ExpertsArgs& args, const PreparedExperts& bank) {
+  constexpr size_t kReserved = 1024;
+  return bank.experts <= kMaxPlanExperts && expert_stream_fits(device, args, bank) &&
+         prefill_gate_up_shared_bytes() + kReserved <= device.shared_bytes &&
+         prefill_down_shared_bytes(bank) + kReserved <= device.shared_bytes;
 }
 
 }  // namespace spark::engine::cuda

@@ -12,7 +12,7 @@ namespace spark::engine::cuda {
 namespace {
 
 // As many warps as divide the real width's forty places evenly and keep the instruction slots busy.
-constexpr int kStreamWarps = 20;
+constexpr int kStreamWarps = kExpertShards;
 constexpr int kStreamThreads = 32 * (kStreamWarps + 2);
 static_assert(kMaxListed <= kStreamThreads && kListedRows <= kMaxListedRows);
 

@@ -215,6 +215,13 @@ void launch_direct_fp8(const Launch& on, const DirectLaunch& plan, const StreamG
 void launch_direct_combine(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params);
 void launch_direct_bf16(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params);
 void launch_direct_fp8_bf16(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params);
+// The rows of a prompt, more than kMaxLinearRows, all in one launch: an H200 has the shared memory. Columns
+// are whole blocks of 32, groups of rows whole blocks of kPrefillWeightRows.
+constexpr int kPrefillWeightRows = 128;
+constexpr int kPrefillStepRows = 128;
+void launch_prefill_fp8(const Launch& on, const StreamGemmParams& params);
+void launch_prefill_fp8_bf16(const Launch& on, const StreamGemmParams& params);
+void launch_prefill_bf16(const Launch& on, const StreamGemmParams& params);
 // More rows, on devices with the matrix instruction of a warpgroup. row_warps and shard_warps are warpgroups
 // here.
 void launch_wide_fp8(const Launch& on, const WideLaunch& plan, const StreamGemmParams& params);
@@ -339,11 +346,36 @@ bool expert_stream_fits(const DeviceLimits& device, const ExpertsArgs& args, con
 // Whether launch_expert_plan comes first; few rows are sorted in the launch itself.
 constexpr int kListedRows = 16;
 bool expert_stream_needs_list(const ExpertsArgs& args, int rows);
+constexpr int kExpertShards = 20;  // of the streaming kernel's sums of gate and up
 void launch_expert_stream(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
                           const PreparedExperts& bank, const ExpertWorkspace& work);
-// Afterwards: a row's experts in ascending order, and `shared` (as of launch_expert_down). Clears item_done.
+// Afterwards: a row's experts in ascending order, and `shared` (as of launch_expert_down). Clears item_done,
+// where there is one.
 void launch_expert_combine(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
                            const ExpertWorkspace& work, const uint16_t* shared);
+// More rows than kMaxLinearRows, of a prompt: three launches and the combine, with the streaming kernel's
+// bits. `fits`: the device has the shared memory, and fewer rows take the streaming kernel.
+constexpr int kPrefillItemRows = 32;   // rows of a tile
+constexpr int kMaxPrefillRows = 2048;  // of a launch
+struct PrefillExperts {
+  int32_t* item_count = nullptr;
+  ExpertItem* items =
+      nullptr;  // [experts + rows * top_k / kPrefillItemRows]: up to kPrefillItemRows rows of one expert
+  int32_t* row = nullptr;          // [rows * top_k] by sorted assignment: row of the launch
+  float* weight = nullptr;         // routing weight
+  int32_t* destination = nullptr;  // row * top_k + place among the row's experts
+  uint8_t* codes = nullptr;        // [rows * top_k][expert_codes_stride(width)]
+  uint8_t* scales = nullptr;       // [rows * top_k][expert_codes_stride(width) / 32]
+  uint16_t* outputs = nullptr;     // BF16 [rows * top_k][hidden] by destination
+};
+bool prefill_experts_fit(const DeviceLimits& device, const ExpertsArgs& args, const PreparedExperts& bank);
+size_t prefill_gate_up_shared_bytes();
+size_t prefill_down_shared_bytes(const PreparedExperts& bank);
+void launch_prefill_plan(const Launch& on, const ExpertsArgs& args, int first_row, int rows, int experts,
+                         const PrefillExperts& work);
+void launch_prefill_gate_up(const Launch& on, const ExpertsArgs& args, int first_row,
+                            const PreparedExperts& bank, const PrefillExperts& work);
+void launch_prefill_down(const Launch& on, const PreparedExperts& bank, const PrefillExperts& work);
 // Does nothing but let its successors go after its own wait: when one of them starts, all that was launched
 // before this is complete, even if the successor starts early (every other kernel lets its successors go at
 // once).

@@ -47,20 +47,33 @@ std::optional<DirectLaunch> plan_inside(const DeviceLimits& device, const Linear
   return plan_direct_rows(shape, split_linear(shape), args.rows, device);
 }
 
-// The kernels of one format. `direct`, `wide`: for few rows and for many, or null; `tall`: of packed weights,
-// or null.
+// The kernels of one format. `direct`, `wide`, `prefill`: for few rows, many, and a prompt's, or null;
+// `tall`: of packed weights, or null.
 struct Kernels {
   void (*stream)(const Launch&, const LinearLaunch&, const StreamGemmParams&) = nullptr;
   void (*direct)(const Launch&, const DirectLaunch&, const StreamGemmParams&) = nullptr;
   void (*wide)(const Launch&, const WideLaunch&, const StreamGemmParams&) = nullptr;
   void (*tall)(const Launch&, const TallLaunch&, const StreamGemmParams&) = nullptr;
+  void (*prefill)(const Launch&, const StreamGemmParams&) = nullptr;
 };
+
+bool reads_prompt(const LinearShape& shape, int rows) {
+  return rows > kMaxLinearRows && shape.cols % kTileCols == 0 &&
+         (!shape.rowwise || shape.rows_per_group % kPrefillWeightRows == 0);
+}
 
 // Cuts the rows of the step into launches and runs them; `aim` points a piece at its inputs and outputs.
 template <class Aim>
 void run_rows(const DeviceLimits& device, const LinearShape& shape, const StreamGemmParams& params, int rows,
               const Where& where, const Kernels& kernels, const Aim& aim) {
   const LinearSplit split = split_linear(shape);
+  if (kernels.prefill != nullptr && reads_prompt(shape, rows)) {
+    StreamGemmParams p = params;
+    p.rows = rows;
+    p.shard_blocks = split.shard_blocks;
+    aim(p, 0);
+    return kernels.prefill(where(), p);
+  }
   const int weights = params.second_tiles == nullptr ? 1 : 2;
   for (int first = 0; first < rows;) {
     StreamGemmParams p = params;
@@ -231,11 +244,13 @@ void run_linear(const DeviceLimits& device, const Where& where, const LinearArgs
     kernels.stream = launch_stream_fp8;
   } else if (codes) {
     kernels = {launch_stream_fp8, launch_direct_fp8, extras.quantise == nullptr ? launch_wide_fp8 : nullptr};
+    kernels.prefill = launch_prefill_fp8;
   } else if (w.layout == Layout::kPacked) {
     kernels.stream = launch_stream_packed;
     if (device.sm90) kernels.tall = launch_tall_packed;
   } else {
     kernels = {launch_stream_bf16, device.sm90 ? launch_direct_bf16 : nullptr, nullptr};
+    if (device.sm90) kernels.prefill = launch_prefill_bf16;
   }
   run_rows(device, shape_of(w), params, args.rows, where, kernels, aim);
 }
@@ -296,7 +311,11 @@ void run_grouped_linear(const DeviceLimits& device, const Where& where, const Gr
   p.groups = args.groups;
   p.y_stride = w.rows;
   Kernels kernels = {launch_stream_fp8_bf16, launch_direct_fp8_bf16, launch_wide_fp8_bf16};
-  if (!device.sm90) kernels.wide = nullptr;
+  if (device.sm90) {
+    kernels.prefill = launch_prefill_fp8_bf16;
+  } else {
+    kernels.wide = nullptr;
+  }
   run_rows(device, shape, p, args.rows, where, kernels, [&](StreamGemmParams& piece, int first) {
     piece.x = args.x + first * piece.x_stride;
     piece.y = args.y + first * w.rows;
