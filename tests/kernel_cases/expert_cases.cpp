@@ -175,8 +175,7 @@ void add_expert_cases(std::vector<KernelCase>& cases) {
   add("tiny, one row", {});
   add("tiny, draft rows", {.rows = 6});
   add("tiny, many rows", {.rows = 96});
-  add("prompt", {.rows = 110});
-  add("prompt, one expert", {.rows = 97, .experts = 1, .top_k = 1});
+  add("prompt", {.rows = 98, .width = 96, .experts = 3, .top_k = 1});
   add("prompt, long shards", {.rows = 97, .hidden = 2816, .width = 224, .experts = 3, .top_k = 1});
   add("clamped", {.rows = 5, .limit = 0.5F, .sigma = 8});
   add("one expert", {.rows = 9, .experts = 1, .top_k = 1});

@@ -41,11 +41,13 @@ __device__ __forceinline__ float item_scale(uint32_t byte) {
 
 // One stage of 64 columns into the warp's sums: `tiles[i]` is the lane's words of tile i, `words[i]` its
 // row's scales; `rows`: the lane's place in the block's first row, `scales`: of rows 2t and 2t + 1 of the
-// first block, whose blocks lie kPrefillItemRows apart. Whole eights of rows beyond `eights` are left out.
+// first block, whose blocks lie kPrefillItemRows apart. The first kEights eights of rows: no branch stands
+// between their products, which wait for each other's results only.
+template <int kEights>
 __device__ __forceinline__ void multiply_item(float (&sum)[kWarpTiles][kItemEights][4],
                                               const uint8_t* (&tiles)[kWarpTiles],
                                               const uint32_t* (&words)[kWarpTiles], const uint8_t* rows,
-                                              int row_bytes, const float* scales, int eights) {
+                                              int row_bytes, const float* scales) {
   uint4 w[kWarpTiles];
   RowScales s[kWarpTiles];
 #pragma unroll
@@ -62,8 +64,7 @@ __device__ __forceinline__ void multiply_item(float (&sum)[kWarpTiles][kItemEigh
       fp4_word_to_half2(block == 0 ? w[i].y : w[i].w, high[i]);
     }
 #pragma unroll
-    for (int n = 0; n < kItemEights; ++n) {
-      if (n >= eights) break;
+    for (int n = 0; n < kEights; ++n) {
       const uint4 b = *reinterpret_cast<const uint4*>(rows + n * 8 * row_bytes + block * 64);
       const float2 x = *reinterpret_cast<const float2*>(scales + block * kPrefillItemRows + n * 8);
 #pragma unroll
@@ -79,6 +80,24 @@ __device__ __forceinline__ void multiply_item(float (&sum)[kWarpTiles][kItemEigh
         sum[i][n][3] = fmaf(d[3], g8 * x.y, sum[i][n][3]);
       }
     }
+  }
+}
+
+// The same for a number of eights that the whole warp has in common.
+__device__ __forceinline__ void multiply_item(float (&sum)[kWarpTiles][kItemEights][4],
+                                              const uint8_t* (&tiles)[kWarpTiles],
+                                              const uint32_t* (&words)[kWarpTiles], const uint8_t* rows,
+                                              int row_bytes, const float* scales, int eights) {
+  static_assert(kItemEights == 4);
+  switch (eights) {
+    case 1:
+      return multiply_item<1>(sum, tiles, words, rows, row_bytes, scales);
+    case 2:
+      return multiply_item<2>(sum, tiles, words, rows, row_bytes, scales);
+    case 3:
+      return multiply_item<3>(sum, tiles, words, rows, row_bytes, scales);
+    default:
+      return multiply_item<4>(sum, tiles, words, rows, row_bytes, scales);
   }
 }
 

@@ -14,7 +14,6 @@ constexpr int kAhead = kStages - 1;
 constexpr int kUnitBytes = 2 * fp4_stage_bytes(2);  // 128 columns of gate and up
 constexpr int kCodesStride = 128 + 16;
 constexpr int kRowBytes = item_row_bytes(4);
-constexpr int kSumStride = 64 + 4;             // lanes of a warp write to different banks
 constexpr int kPieces = kPrefillItemRows * 8;  // 16 codes of a row
 static_assert(kPieces + kPrefillItemRows <= kItemThreads);
 
@@ -22,9 +21,9 @@ static_assert(kPieces + kPrefillItemRows <= kItemThreads);
 struct alignas(16) GateUpShared {
   uint8_t weights[kStages][kUnits][kUnitBytes];
   uint8_t codes[kStages][kPrefillItemRows][kCodesStride];
-  uint8_t rows[2][kPrefillItemRows][kRowBytes];      // as FP16
-  float scales[2][4][kPrefillItemRows];              // [step][block]
-  float sums[kUnits][kPrefillItemRows][kSumStride];  // gate, then up
+  uint8_t rows[2][kPrefillItemRows][kRowBytes];          // as FP16
+  float scales[2][4][kPrefillItemRows];                  // [step][block]
+  float4 sums[kItemWarps][kWarpTiles][kItemEights][32];  // of the shards before, as the lanes hold them
   uint32_t scale_words[kStages][kPrefillItemRows];
   uint64_t arrived[kStages][kUnits];
 };
@@ -115,6 +114,14 @@ __device__ __forceinline__ void convert(GateUpShared& shared, int stage, int hal
   }
 }
 
+// A unit's sum of a row and this lane's column: of gate or up.
+__device__ __forceinline__ float sum_of(const GateUpShared& shared, int unit, int matrix, int row) {
+  const int column = static_cast<int>(threadIdx.x & 31);
+  const float4* const sums = shared.sums[unit * 2 + (column >> 4)][matrix][row >> 3];
+  const int owner = (column & 7) * 4 + ((row & 7) >> 1);
+  return reinterpret_cast<const float*>(sums + owner)[(column >> 3 & 1) * 2 + (row & 1)];
+}
+
 __global__ void __launch_bounds__(kItemThreads, 1)
     prefill_gate_up_kernel(const __grid_constant__ PrefillGateUpParams p) {
   SPARK_DYNAMIC_SHARED(uint8_t, raw);
@@ -144,7 +151,6 @@ __global__ void __launch_bounds__(kItemThreads, 1)
     const int eights = (item.count + 7) >> 3;
     const bool live = group * kUnits + unit < p.column_blocks;
     ItemSums sum = {};
-    float total[kWarpTiles][kItemEights][4] = {};
     int shard_left = p.shard_steps;
     for (int step = 0; step < p.steps; ++step) {
       const int next_stage = stage + 1 == kStages ? 0 : stage + 1;
@@ -176,11 +182,15 @@ __global__ void __launch_bounds__(kItemThreads, 1)
           for (int i = 0; i < kWarpTiles; ++i) {
 #pragma unroll
             for (int n = 0; n < kItemEights; ++n) {
+              float4& at_lane = shared.sums[warp][i][n][lane];
+              float4 total = step < p.shard_steps ? make_float4(0, 0, 0, 0) : at_lane;
+              total.x += sum[0][i][n][0] + sum[1][i][n][0];
+              total.y += sum[0][i][n][1] + sum[1][i][n][1];
+              total.z += sum[0][i][n][2] + sum[1][i][n][2];
+              total.w += sum[0][i][n][3] + sum[1][i][n][3];
+              at_lane = total;
 #pragma unroll
-              for (int q = 0; q < 4; ++q) {
-                total[i][n][q] += sum[0][i][n][q] + sum[1][i][n][q];
-                sum[0][i][n][q] = sum[1][i][n][q] = 0.0f;
-              }
+              for (int q = 0; q < 4; ++q) sum[0][i][n][q] = sum[1][i][n][q] = 0.0f;
             }
           }
         }
@@ -189,25 +199,13 @@ __global__ void __launch_bounds__(kItemThreads, 1)
       stage = next_stage, half ^= 1;
     }
 
-    if (live) {
-#pragma unroll
-      for (int i = 0; i < kWarpTiles; ++i) {
-#pragma unroll
-        for (int n = 0; n < kItemEights; ++n) {
-#pragma unroll
-          for (int q = 0; q < 4; ++q)
-            shared.sums[unit][n * 8 + 2 * t + (q & 1)][i * 32 + half_unit * 16 + g + (q >> 1) * 8] =
-                total[i][n][q];
-        }
-      }
-    }
     __syncthreads();
     const int units = min(kUnits, p.column_blocks - group * kUnits);
     for (int i = warp; i < units * item.count; i += kItemWarps) {
       const int u = i / item.count, row = i - u * item.count;
-      const float* const sums = shared.sums[u][row] + lane;
-      const ExpertCode code = expert_code(sums[0] * kFp4EmbedScale, sums[32] * kFp4EmbedScale,
-                                          p.work.weight[item.first + row], p.limit);
+      const ExpertCode code =
+          expert_code(sum_of(shared, u, 0, row) * kFp4EmbedScale, sum_of(shared, u, 1, row) * kFp4EmbedScale,
+                      p.work.weight[item.first + row], p.limit);
       store_expert_code(p.work, code, item.first + row, p.codes_stride, group * kUnits + u, p.column_blocks);
     }
   }

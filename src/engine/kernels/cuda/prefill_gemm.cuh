@@ -1,6 +1,6 @@
 // The product of a weight with the many rows of a prompt: y[m][n] = sum_k x[m][k] w[n][k].
 //
-// A block takes 128 weight rows and 128 rows of the step, a warp 32 and 64 of them. Weights and rows come 128
+// A block takes 128 weight rows and 128 rows of the step, a warp 32 of each. Weights and rows come 128
 // columns at a time through a ring that the block shares; codes become FP16 one step ahead. The sums are the
 // streaming product's (stream_gemm.cuh), bit for bit: a block of 32 columns by the matrix unit, blocks
 // ascending in a shard, shard after shard. Bound: the matrix unit.
@@ -10,10 +10,10 @@
 
 namespace spark::engine::cuda {
 
-constexpr int kPrefillWarps = 8;
+constexpr int kPrefillWarps = 16;
 constexpr int kPrefillThreads = 32 * kPrefillWarps;
 constexpr int kPrefillBlocks = 4;  // of 32 columns of a step
-constexpr int kPrefillEights = 8;  // of rows of the step of a warp
+constexpr int kPrefillEights = 4;  // of rows of the step of a warp
 constexpr int kPrefillRowWarps = 4;
 constexpr int kPrefillTiles = 2 * kPrefillRowWarps;
 static_assert(kPrefillTiles * kTileRows == kPrefillWeightRows);
@@ -56,9 +56,8 @@ class PrefillFetch {
     for (int i = 0; i < kRowPieces; ++i) {
       const int piece = thread + i * kPrefillThreads;
       const int row = min(first_row + piece / kPiecesOfRow, p.rows - 1);
-      from_[i] = static_cast<size_t>(row) * static_cast<size_t>(p.x_stride) +
-                 static_cast<size_t>(group_of_rows) * static_cast<size_t>(p.cols) +
-                 static_cast<size_t>(piece % kPiecesOfRow * kPieceColumns);
+      from_[i] = static_cast<uint32_t>(row) * static_cast<uint32_t>(p.x_stride) +
+                 static_cast<uint32_t>(group_of_rows * p.cols + piece % kPiecesOfRow * kPieceColumns);
     }
   }
   // Starts the next step's copies and closes a group, also when there is no step.
@@ -81,7 +80,7 @@ class PrefillFetch {
         const int piece = thread + i * kPrefillThreads;
         const int row = piece / kPiecesOfRow, column = piece % kPiecesOfRow;
         const bool valid = column * kPieceColumns < blocks * 32;
-        const size_t at = valid ? from_[i] + static_cast<size_t>(step_) * (kPrefillBlocks * 32) : 0;
+        const uint32_t at = valid ? from_[i] + static_cast<uint32_t>(step_ * kPrefillBlocks * 32) : 0;
         uint8_t* const place = to + Shape::kWeightBytes + row * Shape::kStageRowBytes + column * 16;
         if constexpr (Format::kCodes) {
           copy_async_16(place, p_.x_codes + at, valid);
@@ -103,9 +102,9 @@ class PrefillFetch {
 
   const StreamGemmParams& p_;
   uint8_t* const shared_;
-  const uint8_t* weights_;  // of the block's first tile
-  const int tiles_;         // of the block that exist
-  size_t from_[kRowPieces];
+  const uint8_t* weights_;     // of the block's first tile
+  const int tiles_;            // of the block that exist
+  uint32_t from_[kRowPieces];  // elements: a step has fewer than 2^32
   int step_ = 0;
   int stage_ = 0;
 };
@@ -169,7 +168,6 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
   const int tile = first_tile + row_warp * 2;
   const bool has_tile = tile < p.row_tiles;
   const int group_of_rows = p.rows_per_group > 0 ? first_tile * kTileRows / p.rows_per_group : 0;
-  const int eights = min(kPrefillEights, (p.rows - first_row - warp_row + 7) >> 3);
   const int steps = (p.blocks + kPrefillBlocks - 1) / kPrefillBlocks;
   wait_for_inputs();
   if (p.settles) launch_dependents();
@@ -226,7 +224,6 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
       if constexpr (Format::kWeightScale) weight_scale = __shfl_sync(~0u, scale_lane, block & 31);
 #pragma unroll
       for (int n = 0; n < kPrefillEights; ++n) {
-        if (n >= eights) break;
         const uint4 x = *reinterpret_cast<const uint4*>(rows + n * 8 * Shape::kRowBytes + b * 64);
         if constexpr (Format::kWeightScale) {
           float s0 = weight_scale, s1 = weight_scale;
