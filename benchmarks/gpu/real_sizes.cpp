@@ -15,7 +15,7 @@ namespace {
 
 using namespace engine;
 
-constexpr int kRows = 200;  // as a prompt; pieces of them as decode steps
+constexpr int kRows = 300;  // as a prompt; pieces of them as decode steps
 
 struct Shape {
   const char* name;

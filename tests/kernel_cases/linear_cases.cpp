@@ -196,11 +196,11 @@ void add_linear_cases(std::vector<KernelCase>& cases) {
                      }});
   }
   // A prompt's rows: blocks of rows, of weight rows and of columns that are not whole.
-  for (const auto& s : {Shape{131, 136, 288}, Shape{98, 130, 160}, Shape{97, 24, 1280}}) {
+  for (const auto& s : {Shape{257, 136, 96}, Shape{258, 40, 160}, Shape{260, 72, 416}}) {
     for (const WeightFormat format : {WeightFormat::kFp8, WeightFormat::kBf16}) {
       cases.push_back(
           {std::string("linear/") + name_of(format) + "/prompt " + shape_name(s.rows, s.out, s.in), [=] {
-             return linear_problem(format, s.rows, s.out, s.in, s.rows == 98, s.rows == 97 ? 8 : 0, true);
+             return linear_problem(format, s.rows, s.out, s.in, s.rows == 258, s.rows == 257 ? 8 : 0, true);
            }});
     }
   }
@@ -223,7 +223,7 @@ void add_linear_cases(std::vector<KernelCase>& cases) {
   cases.push_back({"grouped_linear/teams 12 rows", [] { return grouped_problem(12, 2, 128, 512); }});
   // Three shards a block of the cluster, the last block with fewer.
   cases.push_back({"grouped_linear/teams 48 rows", [] { return grouped_problem(48, 2, 128, 2048); }});
-  cases.push_back({"grouped_linear/prompt", [] { return grouped_problem(130, 2, 128, 288); }});
+  cases.push_back({"grouped_linear/prompt", [] { return grouped_problem(257, 2, 128, 64); }});
   cases.push_back({"grouped_linear/teams 52 rows", [] { return grouped_problem(52, 3, 64, 1056); }});
   cases.push_back({"quantise/one block", [] { return quantise_problem(7, 32); }});
   cases.push_back({"quantise/borders", [] { return quantise_problem(13, 384); }});

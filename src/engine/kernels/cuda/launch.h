@@ -215,8 +215,9 @@ void launch_direct_fp8(const Launch& on, const DirectLaunch& plan, const StreamG
 void launch_direct_combine(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params);
 void launch_direct_bf16(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params);
 void launch_direct_fp8_bf16(const Launch& on, const DirectLaunch& plan, const StreamGemmParams& params);
-// The rows of a prompt, more than kMaxLinearRows, all in one launch: an H200 has the shared memory. Columns
+// The rows of a prompt, kMinPrefillRows and more, all in one launch: an H200 has the shared memory. Columns
 // are whole blocks of 32, groups of rows whole blocks of kPrefillWeightRows.
+constexpr int kMinPrefillRows = 256;  // fewer make too few blocks: launches of 48 rows are as fast
 constexpr int kPrefillWeightRows = 128;
 constexpr int kPrefillStepRows = 128;
 void launch_prefill_fp8(const Launch& on, const StreamGemmParams& params);

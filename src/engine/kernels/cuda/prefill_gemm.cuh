@@ -1,6 +1,6 @@
 // The product of a weight with the many rows of a prompt: y[m][n] = sum_k x[m][k] w[n][k].
 //
-// A block takes 128 weight rows and 128 rows of the step, a warp 32 of each. Weights and rows come 128
+// A block takes 128 weight rows and 128 rows of the step, a warp 32 and 64 of them. Weights and rows come 128
 // columns at a time through a ring that the block shares; codes become FP16 one step ahead. The sums are the
 // streaming product's (stream_gemm.cuh), bit for bit: a block of 32 columns by the matrix unit, blocks
 // ascending in a shard, shard after shard. Bound: the matrix unit.
@@ -10,10 +10,10 @@
 
 namespace spark::engine::cuda {
 
-constexpr int kPrefillWarps = 16;
+constexpr int kPrefillWarps = 8;
 constexpr int kPrefillThreads = 32 * kPrefillWarps;
 constexpr int kPrefillBlocks = 4;  // of 32 columns of a step
-constexpr int kPrefillEights = 4;  // of rows of the step of a warp
+constexpr int kPrefillEights = 8;  // of rows of the step of a warp
 constexpr int kPrefillRowWarps = 4;
 constexpr int kPrefillTiles = 2 * kPrefillRowWarps;
 static_assert(kPrefillTiles * kTileRows == kPrefillWeightRows);

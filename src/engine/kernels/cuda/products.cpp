@@ -58,7 +58,7 @@ struct Kernels {
 };
 
 bool reads_prompt(const LinearShape& shape, int rows) {
-  return rows > kMaxLinearRows && shape.cols % kTileCols == 0 &&
+  return rows >= kMinPrefillRows && shape.cols % kTileCols == 0 &&
          (!shape.rowwise || shape.rows_per_group % kPrefillWeightRows == 0);
 }
 
