@@ -1,5 +1,5 @@
 // FP8 weight, BF16 activations: the grouped output projection; the rows of a prompt.
-#include "engine/kernels/cuda/prefill_gemm.cuh"
+#include "engine/kernels/cuda/sm90/prefill_gemm.cuh"
 
 namespace spark::engine::cuda {
 

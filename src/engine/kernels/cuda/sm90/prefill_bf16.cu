@@ -1,5 +1,5 @@
 // BF16 weight, BF16 activations: router, index weights, compressors; the rows of a prompt.
-#include "engine/kernels/cuda/prefill_gemm.cuh"
+#include "engine/kernels/cuda/sm90/prefill_gemm.cuh"
 
 namespace spark::engine::cuda {
 

@@ -3,7 +3,7 @@
 // A block takes an item and six units of 32 columns; two warps share a unit, 16 columns of gate and up each.
 // Weights and rows come 128 columns at a time, three ahead; rows become FP16 one step ahead. The shards of
 // the streaming kernel's sum come one after the other here.
-#include "engine/kernels/cuda/experts_prefill.cuh"
+#include "engine/kernels/cuda/sm90/experts_prefill.cuh"
 
 namespace spark::engine::cuda {
 namespace {

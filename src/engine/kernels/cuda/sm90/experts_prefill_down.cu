@@ -3,7 +3,7 @@
 // An item's rows lie in shared memory as FP16; a warp takes one set of 32 output channels after the other and
 // streams their weights through a ring of its own. Blocks have equal runs of units, a unit being an item and
 // as many sets of 32 channels as a block has warps.
-#include "engine/kernels/cuda/experts_prefill.cuh"
+#include "engine/kernels/cuda/sm90/experts_prefill.cuh"
 
 namespace spark::engine::cuda {
 namespace {

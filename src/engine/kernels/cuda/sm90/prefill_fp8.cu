@@ -1,5 +1,5 @@
 // FP8 weight, FP8 activations; the rows of a prompt.
-#include "engine/kernels/cuda/prefill_gemm.cuh"
+#include "engine/kernels/cuda/sm90/prefill_gemm.cuh"
 
 namespace spark::engine::cuda {
 
