@@ -240,6 +240,10 @@ const uint8_t* meet_warp(const void* deposit, size_t bytes) {
   return deposits;
 }
 
+void require_warpgroups() {
+  if (!machine().shape.warpgroups) fail("the device has no matrix instruction of a warpgroup");
+}
+
 uint64_t kernels_run() {
   return machine().kernels;
 }
@@ -248,6 +252,8 @@ void run_kernel(const LaunchShape& shape, const std::function<void()>& body) {
   Machine& m = machine();
   ++m.kernels;
   if (m.current != nullptr) fail("a kernel launched from a kernel");
+  if (shape.shared_bytes > shape.most_shared_bytes)
+    fail("a kernel asks for more shared memory than the device has");
   if (shape.grid.x % shape.cluster != 0) fail("the grid is no multiple of the cluster");
   m.shape = shape;
   m.body = &body;

@@ -20,6 +20,9 @@ struct LaunchShape {
   Index grid, block;
   size_t shared_bytes = 0;
   unsigned cluster = 1;  // blocks side by side in x
+  // What the device has: a kernel that needs more ends the program, as a defect of whoever chose it.
+  size_t most_shared_bytes = 0;
+  bool warpgroups = false;  // their matrix instruction
 };
 
 void run_kernel(const LaunchShape& shape, const std::function<void()>& body);
@@ -33,6 +36,7 @@ unsigned cluster_rank();
 unsigned cluster_size();
 uint8_t* dynamic_shared();
 uint8_t* dynamic_shared_of(unsigned rank);
+void require_warpgroups();
 
 // Asynchronous copies of the running thread, done at the wait that needs them.
 void copy_later(void* to, const void* from, size_t bytes);

@@ -23,6 +23,7 @@ void wgmma(float (&d)[kN][4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3
     uint32_t a[4];
     uint64_t rows;
   };
+  emulation::require_warpgroups();
   const Part mine{{a0, a1, a2, a3}, rows};
   const uint8_t* all = emulation::meet_warp(&mine, sizeof mine);
   const unsigned lane = emulation::lane();

@@ -43,13 +43,15 @@ void prefer_shared([[maybe_unused]] Kernel kernel) {
 #ifdef SPARK_CUDA_EMULATION
 // On the CPU, thread by thread: see tests/cuda_emulation.
 template <class... Parameters, class... Arguments>
-void launch_kernel(const Launch&, void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared_bytes,
-                   int cluster, Arguments&&... arguments) {
+void launch_kernel(const Launch& on, void (*kernel)(Parameters...), dim3 grid, int threads,
+                   size_t shared_bytes, int cluster, Arguments&&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   emulation::run_kernel({.grid = {grid.x, grid.y, grid.z},
                          .block = {static_cast<unsigned>(threads), 1, 1},
                          .shared_bytes = shared_bytes,
-                         .cluster = static_cast<unsigned>(cluster)},
+                         .cluster = static_cast<unsigned>(cluster),
+                         .most_shared_bytes = on.device.shared_bytes,
+                         .warpgroups = on.device.sm90},
                         [&] { kernel(Parameters(arguments)...); });
 }
 #else
