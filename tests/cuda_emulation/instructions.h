@@ -196,6 +196,9 @@ inline void add_release(uint32_t* counter) {
 inline uint32_t load_acquire(const uint32_t* p) {
   return *p;
 }
+inline uint32_t load_relaxed(const uint32_t* p) {
+  return *p;
+}
 inline void add_shared_counter(uint32_t* p, uint32_t v) {
   *p += v;
   emulation::note_progress();

@@ -187,7 +187,9 @@ __device__ __forceinline__ void stage_rows(const ExpertStreamParams& p, const St
     const int index = block.units[block.up_count + n].item;
     const StreamItem item = block.list.items[index];
     wait_for_place(block.rows_empty, n, p.place_shift);
-    while (load_acquire(p.work.item_done + index) < static_cast<uint32_t>(p.column_blocks)) pause_thread();
+    const uint32_t* const done = p.work.item_done + index;
+    while (load_relaxed(done) < static_cast<uint32_t>(p.column_blocks)) pause_thread();
+    load_acquire(done);
     const auto block_of_row = [&](int r, int step) {
       return p.work.codes + static_cast<size_t>(item.place_of(r)) * position_bytes + step * kRowBlockBytes;
     };

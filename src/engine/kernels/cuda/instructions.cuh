@@ -185,6 +185,13 @@ __device__ __forceinline__ uint32_t load_acquire(const uint32_t* p) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
+// For loops that wait for a counter: the load that sees what was written before throws away all of L1 each
+// time.
+__device__ __forceinline__ uint32_t load_relaxed(const uint32_t* p) {
+  uint32_t v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
 // A word in shared memory that one thread of the block counts up and others wait for. (Atomic both ways: the
 // race checker knows no flags.)
 __device__ __forceinline__ void add_shared_counter(uint32_t* p, uint32_t v) {
