@@ -196,8 +196,16 @@ inline void add_release(uint32_t* counter) {
 inline uint32_t load_acquire(const uint32_t* p) {
   return *p;
 }
-inline uint32_t load_relaxed(const uint32_t* p) {
+inline void store_relaxed(uint64_t* p, uint64_t v) {
+  *p = v;
+  emulation::note_progress();
+}
+inline uint64_t load_relaxed(const uint64_t* p) {
   return *p;
+}
+inline uint4 load_relaxed_pair(const uint64_t* p) {
+  return make_uint4(static_cast<uint32_t>(p[0]), static_cast<uint32_t>(p[0] >> 32),
+                    static_cast<uint32_t>(p[1]), static_cast<uint32_t>(p[1] >> 32));
 }
 inline void add_shared_counter(uint32_t* p, uint32_t v) {
   *p += v;
