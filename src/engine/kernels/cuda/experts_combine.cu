@@ -27,8 +27,10 @@ __global__ void __launch_bounds__(kCombineThreads)
 void launch_expert_combine(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
                            const ExpertWorkspace& work, const uint16_t* shared) {
   const auto blocks = static_cast<unsigned>(ceil_div(args.hidden, kCombineThreads * 4));
+  // Only the streaming kernel leaves words.
+  const int word_pairs = work.words != nullptr ? args.top_k * args.width / 8 : 0;
   launch_kernel(on, combine_kernel, dim3(blocks, static_cast<unsigned>(rows)), kCombineThreads, 0, 1, shared,
-                args.step.sequence + first_row, args.hidden, args.top_k, args.top_k * args.width / 8, work,
+                args.step.sequence + first_row, args.hidden, args.top_k, word_pairs, work,
                 args.y + static_cast<int64_t>(first_row) * args.hidden);
 }
 
