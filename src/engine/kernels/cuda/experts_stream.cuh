@@ -181,31 +181,34 @@ __device__ __forceinline__ void stage_rows(const ExpertStreamParams& p, const St
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int pieces = p.column_blocks * 4;  // of eight columns, of a row
   const int places = p.down_steps * 16;    // for them; behind the last one there is zero
-  const auto there = [](const uint4& words) { return words.y != 0 && words.w != 0; };
   for (int n = 0; n < block.unit_count - block.up_count; ++n) {
     const StreamItem item = block.list.items[block.units[block.up_count + n].item];
     wait_for_place(block.rows_empty, n, p.place_shift);
     // One word is asked for again and again, all of them when it is there.
     while (load_relaxed(words_of(p, item.place_of(0)) + p.column_blocks * 8 - 1) == 0) pause_thread();
     const int first_place = turn_place(n, p.place_shift) * kExpertRows;
-    for (int i0 = lane; i0 < item.rows * places; i0 += 32 * kAtOnce) {
-      const uint64_t* from[kAtOnce];
+    const int count = item.rows * places;
+    for (int i0 = 0; i0 < count; i0 += 32 * kAtOnce) {
       uint4 words[kAtOnce];
+      bool missing;
+      do {
+        missing = false;
 #pragma unroll
-      for (int u = 0; u < kAtOnce; ++u) {
-        const int i = i0 + 32 * u, r = i >= places ? 1 : 0, piece = i - r * places;
-        const bool real = i < item.rows * places && piece < pieces;
-        from[u] = real ? words_of(p, item.place_of(r)) + piece * 2 : nullptr;
-        words[u] = real ? load_relaxed_pair(from[u]) : make_uint4(0, 0, 0, 0);
-      }
-#pragma unroll
-      for (int u = 0; u < kAtOnce; ++u) {
-        const int i = i0 + 32 * u;
-        if (i >= item.rows * places) break;
-        while (from[u] != nullptr && !there(words[u])) {
-          pause_thread();
-          words[u] = load_relaxed_pair(from[u]);
+        for (int u = 0; u < kAtOnce; ++u) {
+          const int i = i0 + 32 * u + lane, r = i >= places ? 1 : 0, piece = i - r * places;
+          words[u] = make_uint4(0, 0, 0, 0);
+          if (i < count && piece < pieces) {
+            words[u] = load_relaxed_pair(words_of(p, item.place_of(r)) + piece * 2);
+            missing |= words[u].y == 0 || words[u].w == 0;
+          }
         }
+        missing = __ballot_sync(~0u, missing) != 0;
+        if (missing) pause_thread();
+      } while (missing);
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+        const int i = i0 + 32 * u + lane;
+        if (i >= count) break;
         reinterpret_cast<uint4*>(block.shared + p.rows_at)[first_place * places + i] =
             make_uint4(e4m3x2_to_half2(words[u].x), e4m3x2_to_half2(words[u].x >> 16),
                        e4m3x2_to_half2(words[u].z), e4m3x2_to_half2(words[u].z >> 16));
@@ -214,6 +217,7 @@ __device__ __forceinline__ void stage_rows(const ExpertStreamParams& p, const St
               words[u].y;
       }
     }
+    __syncwarp();
     barrier_arrive(block.rows_full + turn_place(n, p.place_shift));
   }
 }
