@@ -189,13 +189,6 @@ inline uint32_t arrive(uint32_t* counter) {
   emulation::note_progress();
   return (*counter)++;
 }
-inline void add_release(uint32_t* counter) {
-  ++*counter;
-  emulation::note_progress();
-}
-inline uint32_t load_acquire(const uint32_t* p) {
-  return *p;
-}
 inline void store_relaxed(uint64_t* p, uint64_t v) {
   *p = v;
   emulation::note_progress();
