@@ -131,6 +131,30 @@ __device__ __forceinline__ int next_stages(int left) {
   return left == kTransferStages + 1 ? kTransferStages / 2 : min(left, kTransferStages);
 }
 
+// ---- activations between blocks
+//
+// Gate and up hand their activations to down, in another block of the launch, through words of 64 bits in
+// memory: four codes and their scale, which is never zero (fp8_block_scale). Zero: not there yet. No fence is
+// needed on either side, because a reader uses nothing but what the word itself brings: a word is written
+// once by one relaxed store of the device's scope and read by relaxed loads of the same scope, which neither
+// tear (an aligned word of 64 bits, or two of them that count as two) nor hit an old line of L1. There is no
+// second place whose contents would have to be seen in order.
+//
+// Nor can a word of an earlier launch pass for a new one:
+// - The launch that follows, which adds up (experts_combine.cu, or direct_gemm.cuh with kCombine), clears all
+//   words that this one may have written, [rows * top_k][width / 4] of the same memory, behind its own wait:
+//   this launch is complete then and reads no more.
+// - Words are read and written behind this launch's wait. Then all of the main chain before it is complete
+// and
+//   seen, also where launches overlap, since every kernel of the chain waits before it ends (launch_chain.h);
+//   the sum of the call before is one of them, whatever ran in between. Nothing overlaps the start of a
+//   graph.
+// - So all words are zero between a sum and the next launch, whatever number of rows or width either has; at
+//   first they are because the arena's memory is.
+//
+// A block waits for words of units of gate and up only, which wait for nobody, and no block waits for a
+// multiprocessor that one of the same launch holds.
+
 // The words of an assignment's activations.
 __device__ __forceinline__ uint64_t* words_of(const ExpertStreamParams& p, int place) {
   return p.work.words + static_cast<size_t>(place) * static_cast<size_t>(p.column_blocks * 8);
