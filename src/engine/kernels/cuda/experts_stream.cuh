@@ -144,11 +144,10 @@ __device__ __forceinline__ int next_stages(int left) {
 // - The launch that follows, which adds up (experts_combine.cu, or direct_gemm.cuh with kCombine), clears all
 //   words that this one may have written, [rows * top_k][width / 4] of the same memory, behind its own wait:
 //   this launch is complete then and reads no more.
-// - Words are read and written behind this launch's wait. Then all of the main chain before it is complete
-// and
-//   seen, also where launches overlap, since every kernel of the chain waits before it ends (launch_chain.h);
-//   the sum of the call before is one of them, whatever ran in between. Nothing overlaps the start of a
-//   graph.
+// - Words are read and written behind this launch's wait. By then all of the main chain before it is complete
+//   and seen, also where launches overlap, since every kernel of the chain waits before it ends
+//   (launch_chain.h); the sum of the call before is one of them, whatever ran in between. Nothing overlaps the
+//   start of a graph.
 // - So all words are zero between a sum and the next launch, whatever number of rows or width either has; at
 //   first they are because the arena's memory is.
 //
