@@ -198,12 +198,16 @@ inline uint32_t arrive(uint32_t* counter) {
   emulation::note_progress();
   return (*counter)++;
 }
-inline void add_release(uint32_t* counter) {
-  ++*counter;
+inline void store_relaxed(uint64_t* p, uint64_t v) {
+  *p = v;
   emulation::note_progress();
 }
-inline uint32_t load_acquire(const uint32_t* p) {
+inline uint64_t load_relaxed(const uint64_t* p) {
   return *p;
+}
+inline uint4 load_relaxed_pair(const uint64_t* p) {
+  return make_uint4(static_cast<uint32_t>(p[0]), static_cast<uint32_t>(p[0] >> 32),
+                    static_cast<uint32_t>(p[1]), static_cast<uint32_t>(p[1] >> 32));
 }
 inline void pause_thread() {
   emulation::pause();

@@ -169,6 +169,10 @@ void add_expert_cases(std::vector<KernelCase>& cases) {
   cases.push_back({"route/real", [] { return route_problem(20, 384, 6, false, true, true); }});
   cases.push_back({"route/ties", [] { return route_problem(12, 48, 6, true, false, true); }});
   cases.push_back({"route/all experts", [] { return route_problem(3, 4, 4, false, true, false); }});
+  // More than a warp's lanes could be the best, and more than there are warps.
+  cases.push_back({"route/equal scores", [] { return route_problem(3, 384, 6, true, false, true); }});
+  cases.push_back({"route/top 18 of 24", [] { return route_problem(3, 24, 18, false, false, true); }});
+  cases.push_back({"route/top 20 of 300", [] { return route_problem(3, 300, 20, false, false, true); }});
   const auto add = [&](const std::string& name, const ExpertShape& shape) {
     cases.push_back({"experts/" + name, [shape] { return experts_problem(shape); }});
   };

@@ -14,11 +14,11 @@ ExpertWorkspace Backend::expert_workspace(const ExpertsArgs& args, const Prepare
   work.item_row = scratch<int32_t>(Scratch::kExpertRow, most * kExpertRows);
   work.item_weight = scratch<float>(Scratch::kExpertWeight, most * kExpertRows);
   work.destination = scratch<int32_t>(Scratch::kExpertDestination, most);
-  // Room for either form: plain codes, or blocks of codes and scales.
-  work.codes = scratch<uint8_t>(Scratch::kExpertCodes, most * stride / 128 * kRowBlockBytes);
-  work.item_done = scratch<uint32_t>(Scratch::kExpertDone, most);
-  work.scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 32);
-  if (!stream) {
+  if (stream) {
+    work.words = scratch<uint64_t>(Scratch::kExpertWords, most * bank.width / 4);
+  } else {
+    work.codes = scratch<uint8_t>(Scratch::kExpertCodes, most * stride);
+    work.scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 32);
     work.x_scales =
         scratch<uint32_t>(Scratch::kExpertXScales, most / args.top_k * ceil_div(bank.hidden, 128));
   }
@@ -112,7 +112,8 @@ void Backend::experts(const ExpertsArgs& args) {
         join(mix_side_);  // a launch that joins starts late: one of them is enough
         run_direct_combine(limits_, [this] { return main(); }, args, t,
                            {.outputs = work.outputs,
-                            .item_done = work.item_done,
+                            .words = work.words,
+                            .word_pairs = count * args.top_k * args.width / 8,
                             .sequence = args.step.sequence,
                             .top_k = args.top_k,
                             .early = options_.side_stream});  // it is joined, and the rows have settled

@@ -254,10 +254,9 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
   if (kCombine && p.combine.early) wait_for_inputs();
   __syncthreads();
   if constexpr (kCombine) {
-    if (blockIdx.x == 0) {
-      for (int i = static_cast<int>(threadIdx.x); i < p.rows * p.combine.top_k; i += kDirectThreads)
-        p.combine.item_done[i] = 0;
-    }
+    for (int i = static_cast<int>(blockIdx.x * kDirectThreads + threadIdx.x); i < p.combine.word_pairs;
+         i += static_cast<int>(gridDim.x) * kDirectThreads)
+      reinterpret_cast<uint4*>(p.combine.words)[i] = make_uint4(0, 0, 0, 0);
   }
 
   // ---- the shards of an output one after the other

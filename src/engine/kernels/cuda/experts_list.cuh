@@ -56,9 +56,9 @@ __device__ __forceinline__ int assigned_expert(const ListInputs& in, int i) {
   return sequence >= 0 && expert < in.experts ? expert : -1;
 }
 
-// The expert of item `item` where the first 32 assignments tell, else -1: `expert` is of assignment `lane`.
-// Whole warps must call.
-__device__ __forceinline__ int expert_of_item(int expert, uint32_t item) {
+// The first assignment of item `item` where the first 32 assignments tell, else -1: `expert` is of assignment
+// `lane`. Whole warps must call.
+__device__ __forceinline__ int assignment_of_item(int expert, uint32_t item) {
   const uint32_t below = (1u << (threadIdx.x & 31)) - 1;
   uint32_t same = __ballot_sync(~0u, expert >= 0);
 #pragma unroll
@@ -70,8 +70,7 @@ __device__ __forceinline__ int expert_of_item(int expert, uint32_t item) {
   const bool leads = expert >= 0 && __popc(same & below) % kExpertRows == 0;
   const uint32_t leaders = __ballot_sync(~0u, leads);
   const uint32_t owner = __ballot_sync(~0u, leads && static_cast<uint32_t>(__popc(leaders & below)) == item);
-  const int of_owner = __shfl_sync(~0u, expert, __ffs(owner | 0x80000000u) - 1);
-  return owner != 0 ? of_owner : -1;
+  return __ffs(owner) - 1;
 }
 
 // Makes the list. Thread i brings assignment i; whole blocks must call, with as many threads as there may be

@@ -113,18 +113,21 @@ struct UpInput {
 };
 // Where they come from, one 128 columns after the other.
 struct UpRows {
-  uint32_t codes, scales;  // bytes from the launch's first row
+  uint32_t codes = 0, scales = 0;  // bytes from the launch's first row
 
-  __device__ __forceinline__ UpRows(const ExpertStreamParams& p, const StreamBlock& block, int unit,
+  UpRows() = default;
+  // Of the two rows for the lane's column of the products, and for its scales.
+  __device__ __forceinline__ UpRows(const ExpertStreamParams& p, uint32_t column_row, uint32_t scale_row,
                                     int first) {
     const int lane = static_cast<int>(threadIdx.x & 31);
     const int g = lane >> 2, t = lane & 3;
-    const uint8_t* row = block.list.items[block.units[unit].item].row;
-    codes = row[g >> 2] * static_cast<uint32_t>(p.hidden) +
+    codes = column_row * static_cast<uint32_t>(p.hidden) +
             static_cast<uint32_t>(first * 128 + (g & 3) * 32 + t * 8);
     scales =
-        row[t >> 1] * static_cast<uint32_t>(p.hidden / 32) + static_cast<uint32_t>(first * 4 + (t & 1) * 2);
+        scale_row * static_cast<uint32_t>(p.hidden / 32) + static_cast<uint32_t>(first * 4 + (t & 1) * 2);
   }
+  __device__ __forceinline__ UpRows(const ExpertStreamParams& p, const StreamItem& item, int first)
+      : UpRows(p, item.row[threadIdx.x >> 4 & 1], item.row[threadIdx.x >> 1 & 1], first) {}
   __device__ __forceinline__ UpInput next(const ExpertStreamParams& p) {
     const UpInput in = {*reinterpret_cast<const uint2*>(p.x_codes + codes),
                         *reinterpret_cast<const uint16_t*>(p.x_scales + scales)};
@@ -134,17 +137,29 @@ struct UpRows {
   }
 };
 
+// What a warp reads of rows before it knows its units: behind the weights of all blocks a read takes
+// microseconds, so the first one goes ahead of them.
+struct EarlyRows {
+  int row = -1;  // that both rows are expected to be; -1: nothing was read
+  UpRows rows = {};
+  UpInput next = {};
+};
+
 // A warp's shard of the block's units of gate and up. The rows are read from L2, 128 columns ahead.
 template <int kUpWarps>
 __device__ __forceinline__ void multiply_gate_up(const ExpertStreamParams& p, const StreamBlock& block,
-                                                 int warp, WeightRing& ring) {
+                                                 int warp, const EarlyRows& early, WeightRing& ring) {
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int g = lane >> 2, t = lane & 3;
   if (block.up_count == 0) return;
-  UpRows rows(p, block, 0, first_step(p, warp));
   const int steps = steps_of(p, warp);
-  UpInput next = {};
-  if (steps > 0) next = rows.next(p);
+  const auto item = [&](int n) -> const StreamItem& { return block.list.items[block.units[n].item]; };
+  UpRows rows = early.rows;
+  UpInput next = early.next;
+  if (steps > 0 && (item(0).row[0] != early.row || item(0).row[1] != early.row)) {
+    rows = UpRows(p, item(0), first_step(p, warp));
+    next = rows.next(p);
+  }
   for (int n = 0; n < block.up_count; ++n) {
     float sum[4][2] = {};
     for (int s = 0; s < steps; ++s) {
@@ -153,7 +168,7 @@ __device__ __forceinline__ void multiply_gate_up(const ExpertStreamParams& p, co
       // The upper byte's lowest bit lands in the sign of the first.
       const float2 scales = make_float2(fabsf(__uint_as_float(next.scales << 23)),
                                         __uint_as_float((next.scales << 15) & 0x7F800000u));
-      if (s + 1 == steps) rows = UpRows(p, block, min(n + 1, block.up_count - 1), first_step(p, warp));
+      if (s + 1 == steps) rows = UpRows(p, item(min(n + 1, block.up_count - 1)), first_step(p, warp));
       next = rows.next(p);
       multiply_stages<2>(
           sum, ring.next(),
@@ -301,6 +316,7 @@ __global__ void __launch_bounds__(32 * (kUpWarps + 2), 1)
   barrier_init_done();
   __syncwarp();
 
+  EarlyRows first_rows;
   if (p.listed) {
     wait_for_inputs();
     __syncthreads();
@@ -322,12 +338,20 @@ __global__ void __launch_bounds__(32 * (kUpWarps + 2), 1)
         expert = assigned_expert(p.inputs, thread);
         if (expert >= 0) weight = p.inputs.weights[thread];
       }
-      early = expert_of_item(early, first_item);
+      const int assignment = assignment_of_item(early, first_item);
+      early = __shfl_sync(~0u, early, max(assignment, 0));
       if (pass == 1 && !streams) break;
       const uint8_t* weights = nullptr;
-      if (early >= 0)
+      if (assignment >= 0) {
         weights = p.gate_up + static_cast<size_t>(early) * p.gate_up_bytes +
                   static_cast<size_t>((blockIdx.x - first_item * p.ups.divisor) * p.up_steps) * kUpStepBytes;
+        if (pass == 1 && steps_of(p, warp) > 0) {
+          const uint32_t row = p.inputs.by_top_k.quotient(static_cast<uint32_t>(assignment));
+          first_rows.row = static_cast<int>(row);
+          first_rows.rows = UpRows(p, row, row, first_step(p, warp));
+          first_rows.next = first_rows.rows.next(p);
+        }
+      }
       ring.begin(weights, pass == 1);
     }
     __syncthreads();
@@ -337,7 +361,7 @@ __global__ void __launch_bounds__(32 * (kUpWarps + 2), 1)
   if (warp == kUpWarps) return join_shards<kUpWarps>(p, block);
   if (warp == kUpWarps + 1) return stage_rows(p, block);
   ring.go_on();
-  multiply_gate_up<kUpWarps>(p, block, warp, ring);
+  multiply_gate_up<kUpWarps>(p, block, warp, first_rows, ring);
   for (int n = 0; n < block.unit_count - block.up_count; ++n) {
     const int place = turn_place(n, p.place_shift);
     barrier_wait(block.rows_full + place, turn_phase(n, p.place_shift));

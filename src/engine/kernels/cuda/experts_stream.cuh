@@ -131,11 +131,40 @@ __device__ __forceinline__ int next_stages(int left) {
   return left == kTransferStages + 1 ? kTransferStages / 2 : min(left, kTransferStages);
 }
 
+// ---- activations between blocks
+//
+// Gate and up hand their activations to down, in another block of the launch, through words of 64 bits in
+// memory: four codes and their scale, which is never zero (fp8_block_scale). Zero: not there yet. No fence is
+// needed on either side, because a reader uses nothing but what the word itself brings: a word is written
+// once by one relaxed store of the device's scope and read by relaxed loads of the same scope, which neither
+// tear (an aligned word of 64 bits, or two of them that count as two) nor hit an old line of L1. There is no
+// second place whose contents would have to be seen in order.
+//
+// Nor can a word of an earlier launch pass for a new one:
+// - The launch that follows, which adds up (experts_combine.cu, or direct_gemm.cuh with kCombine), clears all
+//   words that this one may have written, [rows * top_k][width / 4] of the same memory, behind its own wait:
+//   this launch is complete then and reads no more.
+// - Words are read and written behind this launch's wait. By then all of the main chain before it is complete
+//   and seen, also where launches overlap, since every kernel of the chain waits before it ends
+//   (launch_chain.h); the sum of the call before is one of them, whatever ran in between. Nothing overlaps the
+//   start of a graph.
+// - So all words are zero between a sum and the next launch, whatever number of rows or width either has; at
+//   first they are because the arena's memory is.
+//
+// A block waits for words of units of gate and up only, which wait for nobody, and no block waits for a
+// multiprocessor that one of the same launch holds.
+
+// The words of an assignment's activations.
+__device__ __forceinline__ uint64_t* words_of(const ExpertStreamParams& p, int place) {
+  return p.work.words + static_cast<size_t>(place) * static_cast<size_t>(p.column_blocks * 8);
+}
+
 // Joins the shards of the block's units of gate and up, applies the activation and leaves codes for down.
+// They travel in words that say by themselves that they are there: behind the weights that all blocks have
+// asked for, a fence takes longer than a unit.
 template <int kUpWarps>
 __device__ __forceinline__ void join_shards(const ExpertStreamParams& p, const StreamBlock& block) {
   const int lane = static_cast<int>(threadIdx.x & 31);
-  const size_t position_bytes = static_cast<size_t>(p.down_steps) * kRowBlockBytes;
   for (int n = 0; n < block.up_count; ++n) {
     const int place = turn_place(n, p.place_shift);
     const StreamUnit unit = block.units[n];
@@ -159,65 +188,59 @@ __device__ __forceinline__ void join_shards(const ExpertStreamParams& p, const S
       if (m >= item.rows) break;
       const ExpertCode code = expert_code(a[m] * kFp4EmbedScale, b[m] * kFp4EmbedScale,
                                           block.list.weights[unit.item * kExpertRows + m], p.limit);
-      uint8_t* row = p.work.codes + static_cast<size_t>(item.place[m]) * position_bytes +
-                     static_cast<size_t>(column >> 2) * kRowBlockBytes;
-      row[(column & 3) * 32 + lane] = code.code;
-      float* scales = reinterpret_cast<float*>(row + 128);
-      if (lane == 0) scales[column & 3] = __uint_as_float(code.scale << 23);
-      if (column == p.column_blocks - 1) {
-        // Behind the last block: what others left there must read as zero.
-        for (int behind = (column & 3) + 1; behind < 4; ++behind) {
-          row[behind * 32 + lane] = 0;
-          if (lane == 0) scales[behind] = 0.0f;
-        }
-      }
+      uint32_t four = code.code;  // a lane's code and those of the three behind it, in every fourth lane
+      four |= __shfl_xor_sync(~0u, four, 1) << 8;
+      four |= __shfl_xor_sync(~0u, four, 2) << 16;
+      if ((lane & 3) == 0)
+        store_relaxed(words_of(p, item.place[m]) + column * 8 + lane / 4,
+                      uint64_t{code.scale << 23} << 32 | four);
     }
-    __syncwarp();
-    if (lane == 0) add_release(p.work.item_done + unit.item);
   }
 }
 
 // Brings the rows of the block's units of down into shared memory as FP16, each when its item is complete.
 __device__ __forceinline__ void stage_rows(const ExpertStreamParams& p, const StreamBlock& block) {
-  constexpr int kAtOnce = 4;  // reads of a lane under way
+  constexpr int kAtOnce = 3;  // reads of a lane under way
   const int lane = static_cast<int>(threadIdx.x & 31);
-  const size_t position_bytes = static_cast<size_t>(p.down_steps) * kRowBlockBytes;
-  const int pieces = p.down_steps * 8;  // 16 columns of a row
+  const int pieces = p.column_blocks * 4;  // of eight columns, of a row
+  const int places = p.down_steps * 16;    // for them; behind the last one there is zero
   for (int n = 0; n < block.unit_count - block.up_count; ++n) {
-    const int index = block.units[block.up_count + n].item;
-    const StreamItem item = block.list.items[index];
+    const StreamItem item = block.list.items[block.units[block.up_count + n].item];
     wait_for_place(block.rows_empty, n, p.place_shift);
-    while (load_acquire(p.work.item_done + index) < static_cast<uint32_t>(p.column_blocks)) pause_thread();
-    const auto block_of_row = [&](int r, int step) {
-      return p.work.codes + static_cast<size_t>(item.place_of(r)) * position_bytes + step * kRowBlockBytes;
-    };
+    // One word is asked for again and again, all of them when it is there.
+    while (load_relaxed(words_of(p, item.place_of(0)) + p.column_blocks * 8 - 1) == 0) pause_thread();
     const int first_place = turn_place(n, p.place_shift) * kExpertRows;
-    for (int i0 = lane; i0 < item.rows * pieces; i0 += 32 * kAtOnce) {
-      uint4 codes[kAtOnce];
+    const int count = item.rows * places;
+    for (int i0 = 0; i0 < count; i0 += 32 * kAtOnce) {
+      uint4 words[kAtOnce];
+      bool missing;
+      do {
+        missing = false;
 #pragma unroll
-      for (int u = 0; u < kAtOnce; ++u) {
-        const int i = i0 + 32 * u, r = i >= pieces ? 1 : 0, piece = i - r * pieces;
-        if (i < item.rows * pieces) {
-          codes[u] = load_shared_by_blocks(
-              reinterpret_cast<const uint4*>(block_of_row(r, piece >> 3) + (piece & 7) * 16));
+        for (int u = 0; u < kAtOnce; ++u) {
+          const int i = i0 + 32 * u + lane, r = i >= places ? 1 : 0, piece = i - r * places;
+          words[u] = make_uint4(0, 0, 0, 0);
+          if (i < count && piece < pieces) {
+            words[u] = load_relaxed_pair(words_of(p, item.place_of(r)) + piece * 2);
+            missing |= words[u].y == 0 || words[u].w == 0;
+          }
         }
-      }
+        missing = __ballot_sync(~0u, missing) != 0;
+        if (missing) pause_thread();
+      } while (missing);
 #pragma unroll
       for (int u = 0; u < kAtOnce; ++u) {
-        const int i = i0 + 32 * u;
-        if (i >= item.rows * pieces) break;
-        uint4* to = reinterpret_cast<uint4*>(block.shared + p.rows_at + (first_place * pieces + i) * 32);
-        to[0] = make_uint4(e4m3x2_to_half2(codes[u].x), e4m3x2_to_half2(codes[u].x >> 16),
-                           e4m3x2_to_half2(codes[u].y), e4m3x2_to_half2(codes[u].y >> 16));
-        to[1] = make_uint4(e4m3x2_to_half2(codes[u].z), e4m3x2_to_half2(codes[u].z >> 16),
-                           e4m3x2_to_half2(codes[u].w), e4m3x2_to_half2(codes[u].w >> 16));
+        const int i = i0 + 32 * u + lane;
+        if (i >= count) break;
+        reinterpret_cast<uint4*>(block.shared + p.rows_at)[first_place * places + i] =
+            make_uint4(e4m3x2_to_half2(words[u].x), e4m3x2_to_half2(words[u].x >> 16),
+                       e4m3x2_to_half2(words[u].z), e4m3x2_to_half2(words[u].z >> 16));
+        if ((i & 3) == 0)
+          reinterpret_cast<uint32_t*>(block.shared + p.row_scales_at)[(first_place * places + i) / 4] =
+              words[u].y;
       }
     }
-    for (int i = lane; i < item.rows * p.down_steps; i += 32) {
-      const int r = i >= p.down_steps ? 1 : 0;
-      reinterpret_cast<float4*>(block.shared + p.row_scales_at)[first_place * p.down_steps + i] =
-          load_shared_by_blocks(reinterpret_cast<const float4*>(block_of_row(r, i - r * p.down_steps) + 128));
-    }
+    __syncwarp();
     barrier_arrive(block.rows_full + turn_place(n, p.place_shift));
   }
 }

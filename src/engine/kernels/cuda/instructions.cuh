@@ -188,14 +188,21 @@ __device__ __forceinline__ uint32_t arrive(uint32_t* counter) {
   return before;
 }
 
-// The same without a value, and the load that sees everything written before the additions that it counts.
-__device__ __forceinline__ void add_release(uint32_t* counter) {
-  asm volatile("red.add.release.gpu.global.u32 [%0], 1;" ::"l"(counter) : "memory");
+// Words that say by themselves that they are there: 64 bits are written and read whole, so neither side needs
+// a fence. (A pair: each word for itself, its low half first.)
+__device__ __forceinline__ void store_relaxed(uint64_t* p, uint64_t v) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
-__device__ __forceinline__ uint32_t load_acquire(const uint32_t* p) {
-  uint32_t v;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+__device__ __forceinline__ uint64_t load_relaxed(const uint64_t* p) {
+  uint64_t v;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
   return v;
+}
+__device__ __forceinline__ uint4 load_relaxed_pair(const uint64_t* p) {
+  uint64_t a, b;
+  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory");
+  return make_uint4(static_cast<uint32_t>(a), static_cast<uint32_t>(a >> 32), static_cast<uint32_t>(b),
+                    static_cast<uint32_t>(b >> 32));
 }
 // In a loop that waits for another thread.
 __device__ __forceinline__ void pause_thread() {

@@ -157,7 +157,8 @@ constexpr int kWideThreads = 128 * kWideTeams;
 // What the shared expert's last product adds to its sums: the routed experts' outputs.
 struct RoutedSum {
   const uint16_t* outputs = nullptr;  // [rows * top_k][out]
-  uint32_t* item_done = nullptr;      // [rows * top_k], to be cleared
+  uint64_t* words = nullptr;          // of the experts' launch, to be cleared
+  int word_pairs = 0;
   const int32_t* sequence = nullptr;  // of the rows; negative: nothing is written
   int top_k = 0;
   bool early = false;  // the rows are complete before the kernel may start
@@ -321,17 +322,15 @@ struct ExpertWorkspace {
       nullptr;  // [rows * top_k] by assignment: row * top_k + place among the row's experts
   uint32_t* x_scales =
       nullptr;                // [rows][hidden / 128, rounded up]: the rows' scales, four in a word; or null
-  uint8_t* codes = nullptr;   // [rows * top_k][padded width], or in blocks of kRowBlockBytes
+  uint8_t* codes = nullptr;   // [rows * top_k][padded width]
   uint8_t* scales = nullptr;  // [rows * top_k][padded width / 32]
-  uint32_t* item_done =
-      nullptr;  // [rows * top_k]: column blocks of an item that are done; zero between launches
+  // Of the streaming kernel, instead of codes and scales: [rows * top_k][width / 4] words of four codes (low
+  // half) and their scale as FP32 (high half), which is never zero. Zero between launches.
+  uint64_t* words = nullptr;
   uint16_t* outputs = nullptr;   // BF16 [rows * top_k][hidden] by destination
   uint32_t* arrivals = nullptr;  // [hidden / kDownChannels]: zero between launches
 };
 
-// Quantised rows for the streaming kernel: 128 codes, then their four scales as FP32; zero beyond the
-// width.
-constexpr int kRowBlockBytes = 144;
 constexpr int kDownChannels = 32;  // output channels of a unit of work of the down projection
 
 int64_t expert_codes_stride(int64_t width);
@@ -352,13 +351,13 @@ bool expert_stream_needs_list(const ExpertsArgs& args, int rows);
 constexpr int kExpertShards = 20;  // of the streaming kernel's sums of gate and up
 void launch_expert_stream(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
                           const PreparedExperts& bank, const ExpertWorkspace& work);
-// Afterwards: a row's experts in ascending order, and `shared` (as of launch_expert_down). Clears item_done,
-// where there is one.
+// Afterwards: a row's experts in ascending order, and `shared` (as of launch_expert_down). Clears the words,
+// where there are any.
 void launch_expert_combine(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
                            const ExpertWorkspace& work, const uint16_t* shared);
 // More rows than kMaxLinearRows, of a prompt: three launches and the combine, with the streaming kernel's
 // bits. `fits`: the device has the shared memory, and fewer rows take the streaming kernel.
-constexpr int kPrefillItemRows = 32;   // rows of a tile
+constexpr int kPrefillItemRows = 32;   // rows of an item
 constexpr int kMaxPrefillRows = 2048;  // of a launch
 struct PrefillExperts {
   int32_t* item_count = nullptr;

@@ -53,11 +53,19 @@ __device__ __forceinline__ void score_expert(const RouteParams& p, const RouteIn
   rank[expert] = expert < p.experts ? ordered(s + in.bias) : 0u;  // 0: no expert
 }
 
-// The row's best experts in descending order, by one warp: lane k returns choice k and its weight.
 struct RouteChoice {
   int expert;
   float weight;
 };
+// Lane k has choice k of a row and its score; returns its weight with it.
+__device__ __forceinline__ RouteChoice weigh_choice(const RouteParams& p, int chosen, float chosen_score) {
+  float total = 0.0f;
+  for (int k = 0; k < p.top_k; ++k) total += __shfl_sync(~0u, chosen_score, k);
+  const float w = p.normalise ? chosen_score / (total + 1e-20f) : chosen_score;
+  return {chosen, w * p.scale};
+}
+
+// The row's best experts in descending order, by one warp: lane k returns choice k and its weight.
 __device__ __forceinline__ RouteChoice choose_experts(const RouteParams& p, const float* score,
                                                       const uint32_t* rank) {
   constexpr int kPerLane = kMaxRouteExperts / 32;
@@ -102,11 +110,7 @@ __device__ __forceinline__ RouteChoice choose_experts(const RouteParams& p, cons
       find_own();
     }
   }
-  const float chosen_score = lane < p.top_k ? score[chosen] : 0.0f;
-  float total = 0.0f;
-  for (int k = 0; k < p.top_k; ++k) total += __shfl_sync(~0u, chosen_score, k);
-  const float w = p.normalise ? chosen_score / (total + 1e-20f) : chosen_score;
-  return {chosen, w * p.scale};
+  return weigh_choice(p, chosen, lane < p.top_k ? score[chosen] : 0.0f);
 }
 
 }  // namespace spark::engine::cuda

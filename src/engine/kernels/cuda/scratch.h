@@ -22,7 +22,7 @@ enum class Scratch : uint8_t {
   kExpertCodes,
   kExpertScales,
   kExpertXScales,
-  kExpertDone,
+  kExpertWords,
   kExpertOutputs,
   kExpertArrivals,
   kSharedGate,
