@@ -143,7 +143,8 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
   emulated_ldmatrix(r, row, true);
 }
 
-inline uint32_t opaque(uint32_t v) {
+template <class T>
+T opaque(T v) {
   return v;
 }
 

@@ -98,10 +98,22 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* 
                : "memory");
 }
 
-// The same value, of which the compiler knows nothing.
+// The same value, of which the compiler knows nothing; it is made here, and not later. Loads of what nobody
+// writes and all arithmetic may otherwise move behind wait_for_inputs().
 __device__ __forceinline__ uint32_t opaque(uint32_t v) {
   asm volatile("mov.b32 %0, %0;" : "+r"(v));
   return v;
+}
+__device__ __forceinline__ int opaque(int v) {
+  return static_cast<int>(opaque(static_cast<uint32_t>(v)));
+}
+__device__ __forceinline__ float opaque(float v) {
+  return __uint_as_float(opaque(__float_as_uint(v)));
+}
+template <class T>
+__device__ __forceinline__ T* opaque(T* p) {
+  asm volatile("mov.b64 %0, %0;" : "+l"(p));
+  return p;
 }
 
 // ---- memory
@@ -260,8 +272,15 @@ __device__ __forceinline__ void copy_bulk(void* to_shared, const void* from, uin
 __device__ __forceinline__ void launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
+// The wait stands in a loop that runs once, of which the assembler does not know it: it moves loads of what
+// nobody writes, and all arithmetic, behind a wait in straight code, and then what was meant to be there
+// before the inputs comes from memory after them.
 __device__ __forceinline__ void wait_for_inputs() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile(
+      "{ .reg .pred again;\n"
+      "WAIT: griddepcontrol.wait;\n"
+      "setp.eq.u32 again, %0, 0; @again bra WAIT; }" ::"r"(blockDim.y)
+      : "memory");
 }
 
 // ---- clusters
