@@ -102,7 +102,7 @@ struct DirectRows {
 };
 
 // Blocks of a multiprocessor, and the threads that the compiler counts with, decide the registers of a
-// thread: 64. Of q-a 72, so that a second one of its kind does not fit beside it, but one of q-b does. With
+// thread: 64. Of q-a 80, so that a second one of its kind does not fit beside it, but one of q-b does. With
 // two eights 72 for the shared expert and WO-A; the others, of which a multiprocessor has one block, as many
 // as they like. (GB10 has products of its own; there it is only compiled, and two blocks would make it
 // spill.)
@@ -115,7 +115,7 @@ template <class Format, int kChunk, bool kMany>
 struct DirectRoom {
   static constexpr bool kQA = Format::kCodes && kChunk == 10;
   static constexpr bool kShared = kMany && Format::kWeightScale && (Format::kCodes || kChunk == kManyChunk);
-  static constexpr int kThreads = (kQA || kShared) && !kDirectAlone ? 896 : kDirectThreads;
+  static constexpr int kThreads = kDirectAlone ? kDirectThreads : kQA ? 800 : kShared ? 896 : kDirectThreads;
   static constexpr int kBlocks = kDirectAlone || kMany || kQA ? 1 : 2;
 };
 
