@@ -263,8 +263,9 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
           const float s0 = weight_scale * own.x;
           const float s1 = weight_scale * own.y;
           float d[4] = {};
-          mma_f16(d, a[0], a[1], a[2], a[3], e4m3x2_to_half2(x.x), e4m3x2_to_half2(x.x >> 16));
-          mma_f16(d, a[4], a[5], a[6], a[7], e4m3x2_to_half2(x.y), e4m3x2_to_half2(x.y >> 16));
+          const uint2 low = e4m3x4_to_half4(x.x), high = e4m3x4_to_half4(x.y);
+          mma_f16(d, a[0], a[1], a[2], a[3], low.x, low.y);
+          mma_f16(d, a[4], a[5], a[6], a[7], high.x, high.y);
           sum[e][0] = fmaf(d[0], s0, sum[e][0]);
           sum[e][1] = fmaf(d[1], s1, sum[e][1]);
           sum[e][2] = fmaf(d[2], s0, sum[e][2]);

@@ -253,9 +253,8 @@ __global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowR
     }
     const EightCodes q = quantise_eight(e);
     if (piece >= pieces) continue;
-    operands[(piece >> 2) * 32 + row * 4 + (piece & 3)] =
-        make_uint4(e4m3x2_to_half2(q.codes.x), e4m3x2_to_half2(q.codes.x >> 16), e4m3x2_to_half2(q.codes.y),
-                   e4m3x2_to_half2(q.codes.y >> 16));
+    const uint2 low = e4m3x4_to_half4(q.codes.x), high = e4m3x4_to_half4(q.codes.y);
+    operands[(piece >> 2) * 32 + row * 4 + (piece & 3)] = make_uint4(low.x, low.y, high.x, high.y);
     if ((piece & 3) == 0) row_scales[(piece >> 2) * 8 + row] = ue8m0_to_float(q.scale);
     if (blockIdx.x == 0) {
       const size_t at = static_cast<size_t>(row) * p.blocks + (piece >> 2);
