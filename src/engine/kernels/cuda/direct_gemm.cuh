@@ -102,7 +102,7 @@ struct DirectRows {
 };
 
 // Blocks of a multiprocessor, and the threads that the compiler counts with, decide the registers of a
-// thread: 64. Of q-a 80, so that a second one of its kind does not fit beside it, but one of q-b does. With
+// thread: 64. Of q-a 72, so that a second one of its kind does not fit beside it, but one of q-b does. With
 // two eights 72 for the shared expert and WO-A; the others, of which a multiprocessor has one block, as many
 // as they like. (GB10 has products of its own; there it is only compiled, and two blocks would make it
 // spill.)
@@ -115,7 +115,7 @@ template <class Format, int kChunk, bool kMany>
 struct DirectRoom {
   static constexpr bool kQA = Format::kCodes && kChunk == 10;
   static constexpr bool kShared = kMany && Format::kWeightScale && (Format::kCodes || kChunk == kManyChunk);
-  static constexpr int kThreads = kDirectAlone ? kDirectThreads : kQA ? 800 : kShared ? 896 : kDirectThreads;
+  static constexpr int kThreads = kDirectAlone ? kDirectThreads : kQA || kShared ? 896 : kDirectThreads;
   static constexpr int kBlocks = kDirectAlone || kMany || kQA ? 1 : 2;
 };
 
@@ -172,11 +172,13 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
                : 0.0f;
   };
   // Scales come from memory, and everything would wait for them: those of the warp's first two chunks are
-  // there before the inputs are. Lane b holds that of block b.
+  // there before the inputs are (with many rows of the first, for want of registers). Lane b holds that of
+  // block b.
+  constexpr bool kAhead = kEights == 1;
   chunk = DirectChunk<kChunk>(p, shard0, has_tile);
   float scale_lane = opaque(weight_scale_of(chunk));
   float next_scale = 0.0f;
-  if (chunks > 1) next_scale = opaque(weight_scale_of(chunk.after(p, shard0, has_tile)));
+  if (kAhead && chunks > 1) next_scale = opaque(weight_scale_of(chunk.after(p, shard0, has_tile)));
 
   // ---- where the rows lie: lane (g, t) reads row g of eight, eight columns of each block
   using Rows = DirectRows<Format, kChunk, kEights>;
@@ -293,12 +295,12 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
     if (++c == chunks) break;
     const int before = chunk.first;
     chunk = chunk.after(p, shard0, has_tile);
-    scale_lane = next_scale;
-    next_scale = weight_scale_of(chunk.after(p, shard0, has_tile));
 #pragma unroll
     for (int e = 0; e < kEights; ++e)
       row_at[e] += (chunk.first - before) * 32, row_scale_at[e] += chunk.first - before;
     load(chunk.count, rows);
+    scale_lane = kAhead ? next_scale : weight_scale_of(chunk);
+    if (kAhead) next_scale = weight_scale_of(chunk.after(p, shard0, has_tile));
     __syncwarp();  // the chunk before has been read
   }
   // A thread's row of an eight is the same for all its outputs, and rows of the step need no wait.

@@ -124,9 +124,11 @@ __global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowR
   launch_dependents();
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
-  if (static_cast<int>(blockIdx.x) >= r.product_blocks) {
-    return second_norms<kWarps>(r, static_cast<int>(blockIdx.x) - r.product_blocks,
-                                static_cast<int>(gridDim.x) - r.product_blocks, scratch);
+  if constexpr (kNorm) {
+    if (static_cast<int>(blockIdx.x) >= r.product_blocks) {
+      return second_norms<kWarps>(r, static_cast<int>(blockIdx.x) - r.product_blocks,
+                                  static_cast<int>(gridDim.x) - r.product_blocks, scratch);
+    }
   }
   const int t = lane & 3;
   const int row_warp = warp % p.row_warps;
@@ -174,14 +176,13 @@ __global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowR
   // ---- the rows: unit u is 256 channels of a row; a lane holds a piece of eight
   const int row_units = (p.cols + kRowUnit - 1) / kRowUnit;
   const int units = p.rows * row_units;
-  int x_at[kUnits], place[kUnits];  // in the rows; row and piece, which is none beyond the last
+  int place[kUnits];  // row and piece, which is none beyond the last
 #pragma unroll
   for (int j = 0; j < kUnits; ++j) {
     const int u = warp + j * kWarps;
     const int row = u / row_units;
     const int piece = (u - row * row_units) * 32 + lane;
     const bool valid = u < units && piece < pieces;
-    x_at[j] = opaque(valid ? row * static_cast<int>(p.x_stride) + piece * 8 : 0);
     place[j] = opaque(valid ? row << 16 | piece : (u < units ? row << 16 : 0) | 0xFFFF);
   }
   // ---- the outputs of a thread: channel n of row m, of every kThreads / 128 th tile
@@ -199,8 +200,9 @@ __global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowR
   const auto angle_of = [&](int turn) {
     return turn < 0 ? make_float2(1.0f, 0.0f) : *reinterpret_cast<const float2*>(r.cos_sin + (turn & ~1));
   };
-  int turn = r.pairs > 0 ? opaque(turn_of(owner0)) : -1;
+  int turn = -1;
   if constexpr (kNorm) {
+    if (r.pairs > 0) turn = opaque(turn_of(owner0));
     if (threadIdx.x < 64) squares[threadIdx.x] = 0.0f;
     __syncthreads();
   }
@@ -211,9 +213,12 @@ __global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowR
 #pragma unroll
   for (int j = 0; j < kUnits; ++j) {
     raw[j] = make_uint4(0, 0, 0, 0);
-    if ((place[j] & 0xFFFF) < pieces) raw[j] = *reinterpret_cast<const uint4*>(p.x + x_at[j]);
+    const int row = place[j] >> 16, piece = place[j] & 0xFFFF;
+    if (piece < pieces)
+      raw[j] = *reinterpret_cast<const uint4*>(p.x + row * static_cast<int>(p.x_stride) + piece * 8);
   }
-  float2 angle = angle_of(turn);
+  float2 angle = make_float2(1.0f, 0.0f);
+  if constexpr (kNorm) angle = angle_of(turn);
   float rs_lane = 0.0f;  // of row lane % 8
   if constexpr (kNorm) {
     float sum[kUnits];
@@ -313,7 +318,7 @@ __global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowR
     const int row = output_of(owner);
     const float* first = partial + owner * 128 + ((n >> 3) * 2 + (m & 1)) * 32 + (n & 7) * 4 + (m >> 1);
     uint16_t result = float_to_bf16(sum_of_shards(first, p.row_warps * 128, shards));
-    if (r.pairs > 0) {
+    if (kNorm && r.pairs > 0) {
       if (owner != owner0) turn = turn_of(owner), angle = angle_of(turn);
       const float v = bf16_to_float(result);
       const float partner = __shfl_xor_sync(~0u, v, 1);
