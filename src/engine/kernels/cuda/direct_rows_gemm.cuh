@@ -21,12 +21,12 @@ namespace spark::engine::cuda {
 // 256 channels of a row, by one warp.
 constexpr int kRowUnit = 256;
 
-// Registers of a thread: few, so that the coefficients and attention find room beside it. (GB10 has products
-// of its own; there it is only compiled.)
+// Registers of a thread: as many as q-a (72) leaves a block of q-b beside it, and no more, so that attention
+// finds room there too. (GB10 has products of its own; there it is only compiled.)
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
 constexpr int kFewRowRegisters = 96, kRowRegisters = 96;
 #else
-constexpr int kFewRowRegisters = 48, kRowRegisters = 64;
+constexpr int kFewRowRegisters = 56, kRowRegisters = 64;
 #endif
 
 // The second norm and the window records of every `blocks`th row, from row `block` on: as many warps a row as
