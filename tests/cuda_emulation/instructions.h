@@ -43,6 +43,10 @@ inline uint32_t e4m3_to_half(uint32_t code) {
 inline uint32_t e4m3x2_to_half2(uint32_t codes) {
   return e4m3_to_half(codes & 255u) | e4m3_to_half((codes >> 8) & 255u) << 16;
 }
+
+inline uint2 e4m3x4_to_half4(uint32_t codes) {
+  return make_uint2(e4m3x2_to_half2(codes & 0xFFFFu), e4m3x2_to_half2(codes >> 16));
+}
 inline uint32_t floats_to_e4m3x2(float low, float high) {
   return engine::float_to_e4m3(low) | static_cast<uint32_t>(engine::float_to_e4m3(high)) << 8;
 }
@@ -143,7 +147,8 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
   emulated_ldmatrix(r, row, true);
 }
 
-inline uint32_t opaque(uint32_t v) {
+template <class T>
+T opaque(T v) {
   return v;
 }
 

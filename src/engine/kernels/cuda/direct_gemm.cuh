@@ -42,13 +42,63 @@ __device__ __forceinline__ float sum_of_experts(const RoutedSum& c, size_t row, 
   return total;
 }
 
+// Partial sums, `stride` apart, one after the other. What bounds it is how often it waits for shared memory.
+__device__ __forceinline__ float sum_of_shards(const float* first, int stride, int shards) {
+  constexpr int kAtOnce = 8;
+  float total = 0.0f;
+  int s = 0;
+#pragma unroll 1
+  for (; s + kAtOnce <= shards; s += kAtOnce, first += kAtOnce * stride) {
+    float v[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) v[j] = first[j * stride];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) total += v[j];
+  }
+#pragma unroll 1
+  for (; s + 4 <= shards; s += 4, first += 4 * stride) {
+    const float a = first[0], b = first[stride], c = first[2 * stride], d = first[3 * stride];
+    total = (((total + a) + b) + c) + d;
+  }
+#pragma unroll 1
+  for (; s < shards; ++s, first += stride) total += first[0];
+  return total;
+}
+
+// The chunks of a warp, one after the other: blocks first .. first + count - 1.
+template <int kChunk>
+struct DirectChunk {
+  int shard = 0;  // of the warp's
+  int place = 0;  // in the shard
+  int first = 0;
+  int count = 0;
+
+  __device__ __forceinline__ DirectChunk(const StreamGemmParams& p, int shard0, bool has_tile) {
+    find(p, shard0, has_tile);
+  }
+  __device__ __forceinline__ DirectChunk after(const StreamGemmParams& p, int shard0, bool has_tile) const {
+    DirectChunk next = *this;
+    if (++next.place == p.shard_chunks) next.place = 0, ++next.shard;
+    next.find(p, shard0, has_tile);
+    return next;
+  }
+
+ private:
+  __device__ __forceinline__ void find(const StreamGemmParams& p, int shard0, bool has_tile) {
+    const int at = place * kChunk;
+    first = (shard0 + shard) * p.shard_blocks + at;
+    const int blocks = min(p.shard_blocks - at, p.blocks - first);
+    count = has_tile && shard < p.warp_shards ? max(0, min(kChunk, blocks)) : 0;
+  }
+};
+
 // What a lane holds of a chunk of the rows: of each eight and block eight columns of row lane / 4, and, for
 // codes, a few of the rows' scales, which go through shared memory.
 template <class Format, int kChunk, int kEights>
 struct DirectRows {
   using Piece = std::conditional_t<Format::kCodes, uint2, uint4>;
   Piece x[kEights][kChunk];
-  float scale[kEights][(kChunk + 3) / 4];
+  uint32_t scale[kEights][(kChunk + 3) / 4];
 };
 
 // Blocks of a multiprocessor, and the threads that the compiler counts with, decide the registers of a
@@ -65,7 +115,7 @@ template <class Format, int kChunk, bool kMany>
 struct DirectRoom {
   static constexpr bool kQA = Format::kCodes && kChunk == 10;
   static constexpr bool kShared = kMany && Format::kWeightScale && (Format::kCodes || kChunk == kManyChunk);
-  static constexpr int kThreads = (kQA || kShared) && !kDirectAlone ? 896 : kDirectThreads;
+  static constexpr int kThreads = kDirectAlone ? kDirectThreads : kQA || kShared ? 896 : kDirectThreads;
   static constexpr int kBlocks = kDirectAlone || kMany || kQA ? 1 : 2;
 };
 
@@ -98,74 +148,72 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
   const uint8_t* const tiles =
       weight_tiles + static_cast<size_t>(has_tile ? tile : 0) * p.tile_stride + lane * 16;
   const int chunks = p.warp_shards * p.shard_chunks;
-  // The first block of chunk `c` of this warp, and how many of the chunk's blocks there are.
-  const auto chunk_of = [&](int c, int& first) {
-    const int shard = p.shard_chunks == 1 ? c : c / p.shard_chunks;
-    const int at = (c - shard * p.shard_chunks) * kChunk;
-    first = (shard0 + shard) * p.shard_blocks + at;
-    const int blocks = min(p.shard_blocks - at, p.blocks - first);
-    return has_tile ? max(0, min(kChunk, blocks)) : 0;
-  };
+  // The chunks of this warp one after the other: `shard` of its shards, `place` in the shard.
+  DirectChunk<kChunk> chunk(p, shard0, has_tile);
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c) {
-    int first = 0;
-    const int count = chunk_of(c, first);
-    const uint8_t* from = tiles + static_cast<size_t>(first) * Format::kBlockBytes;
+    const uint8_t* from = tiles + static_cast<size_t>(chunk.first) * Format::kBlockBytes;
     uint8_t* to = weights + c * (kChunk * Format::kBlockBytes);
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
 #pragma unroll
       for (int piece = 0; piece < kPieces; ++piece) {
         const int at = i * Format::kBlockBytes + piece * kTileBytes;
-        copy_async_16(to + at, i < count ? from + at : tiles, i < count);
+        copy_async_16(to + at, i < chunk.count ? from + at : tiles, i < chunk.count);
       }
     }
     copy_async_commit();
+    chunk = chunk.after(p, shard0, has_tile);
   }
-  float scale_lane = 0.0f;  // of block `lane` of the warp's first chunk
-  const auto weight_scale_of = [&](int c) {
-    int first = 0;
-    const int count = chunk_of(c, first);
-    return Format::kWeightScale && lane < count
+  const auto weight_scale_of = [&](const DirectChunk<kChunk>& of) {
+    return Format::kWeightScale && lane < of.count
                ? ue8m0_to_float(
-                     __ldg(weight_scales + static_cast<size_t>(tile / 2) * p.blocks + first + lane))
+                     __ldg(weight_scales + static_cast<size_t>(tile / 2) * p.blocks + of.first + lane))
                : 0.0f;
   };
-  scale_lane = weight_scale_of(0);
+  // Scales come from memory, and everything would wait for them: those of the warp's first two chunks are
+  // there before the inputs are (with many rows of the first, for want of registers). Lane b holds that of
+  // block b.
+  constexpr bool kAhead = kEights == 1;
+  chunk = DirectChunk<kChunk>(p, shard0, has_tile);
+  float scale_lane = opaque(weight_scale_of(chunk));
+  float next_scale = 0.0f;
+  if (kAhead && chunks > 1) next_scale = opaque(weight_scale_of(chunk.after(p, shard0, has_tile)));
+
+  // ---- where the rows lie: lane (g, t) reads row g of eight, eight columns of each block
+  using Rows = DirectRows<Format, kChunk, kEights>;
+  const int group_of_rows = p.rows_per_group > 0 ? min(tile * kTileRows / p.rows_per_group, p.groups - 1) : 0;
+  int row_at[kEights], row_scale_at[kEights];  // of the chunk
+#pragma unroll
+  for (int e = 0; e < kEights; ++e) {
+    const int row = min(e * 8 + g, p.rows - 1), scale_row = min(e * 8 + (lane & 7), p.rows - 1);
+    row_at[e] =
+        opaque(row * static_cast<int>(p.x_stride) + group_of_rows * p.cols + t * 8 + chunk.first * 32);
+    row_scale_at[e] = opaque(scale_row * p.blocks + (lane >> 3) + chunk.first);
+  }
+  const int shards = opaque(kWarps / p.row_warps * p.warp_shards);
 
   if (!kCombine || !p.combine.early) wait_for_inputs();
   if (p.settles) launch_dependents();
 
-  // ---- the rows: lane (g, t) reads row g of eight, eight columns of each block
-  const int group_of_rows = p.rows_per_group > 0 ? min(tile * kTileRows / p.rows_per_group, p.groups - 1) : 0;
-  const auto load = [&](int c, DirectRows<Format, kChunk, kEights>& rows) {
-    int first = 0;
-    const int count = chunk_of(c, first);
+  // Rows beyond the last are the last one's: nobody reads their sums.
+  const auto load = [&](int count, Rows& rows) {
 #pragma unroll
     for (int e = 0; e < kEights; ++e) {
-      const bool live = e * 8 + g < p.rows;
-      const size_t at = static_cast<size_t>(live ? e * 8 + g : 0) * static_cast<size_t>(p.x_stride) +
-                        static_cast<size_t>(group_of_rows) * static_cast<size_t>(p.cols) +
-                        static_cast<size_t>(t) * 8;
 #pragma unroll
       for (int b = 0; b < kChunk; ++b) {
         rows.x[e][b] = {};
-        if (!live || b >= count) continue;
+        if (b >= count) continue;
         if constexpr (Format::kCodes) {
-          rows.x[e][b] = *reinterpret_cast<const uint2*>(p.x_codes + at + (first + b) * 32);
+          rows.x[e][b] = *reinterpret_cast<const uint2*>(p.x_codes + row_at[e] + b * 32);
         } else {
-          rows.x[e][b] = *reinterpret_cast<const uint4*>(p.x + at + (first + b) * 32);
+          rows.x[e][b] = *reinterpret_cast<const uint4*>(p.x + row_at[e] + b * 32);
         }
       }
       if constexpr (Format::kCodes) {
-        const int m = e * 8 + (lane & 7);
 #pragma unroll
         for (int b = 0; b < kChunk; b += 4) {
-          const int block = b + (lane >> 3);
-          rows.scale[e][b / 4] =
-              m < p.rows && block < min(count, kChunk)
-                  ? ue8m0_to_float(p.x_scales[static_cast<size_t>(m) * p.blocks + first + block])
-                  : 0.0f;
+          rows.scale[e][b / 4] = b + (lane >> 3) < count ? uint32_t{p.x_scales[row_scale_at[e] + b]} : 0u;
         }
       }
     }
@@ -181,68 +229,79 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
       copy_async_wait<1>();
     }
   };
+  Rows rows;
+  load(chunk.count, rows);
+  float sum[kEights][4] = {};
 #pragma unroll 1
-  for (int c = 0; c < chunks;) {
-    float sum[kEights][4] = {};
-    const int shard = shard0 + (p.shard_chunks == 1 ? c : c / p.shard_chunks);
-#pragma unroll 1
-    for (int i = 0; i < p.shard_chunks; ++i, ++c) {
-      DirectRows<Format, kChunk, kEights> rows;
-      load(c, rows);
-      if constexpr (Format::kCodes) {
-        // The rows by kChunk blocks, as the lanes read them.
-        __syncwarp();  // the chunk before has been read
+  for (int c = 0;;) {
+    if constexpr (Format::kCodes) {
+      // The rows by kChunk blocks, as the lanes read them.
 #pragma unroll
-        for (int e = 0; e < kEights; ++e) {
+      for (int e = 0; e < kEights; ++e) {
 #pragma unroll
-          for (int b = 0; b < kChunk; b += 4) {
-            const int block = b + (lane >> 3);
-            if (block < kChunk) row_scales[(e * kChunk + block) * 8 + (lane & 7)] = rows.scale[e][b / 4];
-          }
+        for (int b = 0; b < kChunk; b += 4) {
+          const int block = b + (lane >> 3);
+          if (block < kChunk)
+            row_scales[(e * kChunk + block) * 8 + (lane & 7)] = ue8m0_to_float(rows.scale[e][b / 4]);
         }
-        __syncwarp();
       }
-      if (c > 0) scale_lane = weight_scale_of(c);
-      wait_for_chunk(c);
-      const uint8_t* from = weights + c * (kChunk * Format::kBlockBytes);
+      __syncwarp();
+    }
+    wait_for_chunk(c);
+    const uint8_t* from = weights + c * (kChunk * Format::kBlockBytes);
 #pragma unroll
-      for (int b = 0; b < kChunk; ++b) {
-        uint32_t a[8];
-        Format::operand(Format::read(from - lane * 16 + b * Format::kBlockBytes, lane), a);
-        const float weight_scale = Format::kWeightScale ? __shfl_sync(~0u, scale_lane, b) : 1.0f;
+    for (int b = 0; b < kChunk; ++b) {
+      uint32_t a[8];
+      Format::operand(Format::read(from - lane * 16 + b * Format::kBlockBytes, lane), a);
+      const float weight_scale = Format::kWeightScale ? __shfl_sync(~0u, scale_lane, b) : 1.0f;
 #pragma unroll
-        for (int e = 0; e < kEights; ++e) {
-          const auto x = rows.x[e][b];
-          if constexpr (!Format::kWeightScale) {
-            mma_bf16(sum[e], a[0], a[1], a[2], a[3], x.x, x.y);
-            mma_bf16(sum[e], a[4], a[5], a[6], a[7], x.z, x.w);
-          } else if constexpr (Format::kCodes) {
-            const float2 own = *reinterpret_cast<const float2*>(row_scales + (e * kChunk + b) * 8 + t * 2);
-            const float s0 = weight_scale * own.x;
-            const float s1 = weight_scale * own.y;
-            float d[4] = {};
-            mma_f16(d, a[0], a[1], a[2], a[3], e4m3x2_to_half2(x.x), e4m3x2_to_half2(x.x >> 16));
-            mma_f16(d, a[4], a[5], a[6], a[7], e4m3x2_to_half2(x.y), e4m3x2_to_half2(x.y >> 16));
-            sum[e][0] = fmaf(d[0], s0, sum[e][0]);
-            sum[e][1] = fmaf(d[1], s1, sum[e][1]);
-            sum[e][2] = fmaf(d[2], s0, sum[e][2]);
-            sum[e][3] = fmaf(d[3], s1, sum[e][3]);
-          } else {
-            float d[4] = {};
-            mma_bf16(d, a[0], a[1], a[2], a[3], x.x, x.y);
-            mma_bf16(d, a[4], a[5], a[6], a[7], x.z, x.w);
+      for (int e = 0; e < kEights; ++e) {
+        const auto x = rows.x[e][b];
+        if constexpr (!Format::kWeightScale) {
+          mma_bf16(sum[e], a[0], a[1], a[2], a[3], x.x, x.y);
+          mma_bf16(sum[e], a[4], a[5], a[6], a[7], x.z, x.w);
+        } else if constexpr (Format::kCodes) {
+          const float2 own = *reinterpret_cast<const float2*>(row_scales + (e * kChunk + b) * 8 + t * 2);
+          const float s0 = weight_scale * own.x;
+          const float s1 = weight_scale * own.y;
+          float d[4] = {};
+          const uint2 low = e4m3x4_to_half4(x.x), high = e4m3x4_to_half4(x.y);
+          mma_f16(d, a[0], a[1], a[2], a[3], low.x, low.y);
+          mma_f16(d, a[4], a[5], a[6], a[7], high.x, high.y);
+          sum[e][0] = fmaf(d[0], s0, sum[e][0]);
+          sum[e][1] = fmaf(d[1], s1, sum[e][1]);
+          sum[e][2] = fmaf(d[2], s0, sum[e][2]);
+          sum[e][3] = fmaf(d[3], s1, sum[e][3]);
+        } else {
+          float d[4] = {};
+          mma_bf16(d, a[0], a[1], a[2], a[3], x.x, x.y);
+          mma_bf16(d, a[4], a[5], a[6], a[7], x.z, x.w);
 #pragma unroll
-            for (int q = 0; q < 4; ++q) sum[e][q] = fmaf(d[q], weight_scale, sum[e][q]);
-          }
+          for (int q = 0; q < 4; ++q) sum[e][q] = fmaf(d[q], weight_scale, sum[e][q]);
         }
       }
     }
+    if (chunk.place + 1 == p.shard_chunks) {
 #pragma unroll
-    for (int e = 0; e < kEights; ++e) {
+      for (int e = 0; e < kEights; ++e) {
 #pragma unroll
-      for (int q = 0; q < 4; ++q)
-        partial[((shard * p.row_warps + row_warp) * kEights + e) * 128 + q * 32 + lane] = sum[e][q];
+        for (int q = 0; q < 4; ++q) {
+          partial[(((shard0 + chunk.shard) * p.row_warps + row_warp) * kEights + e) * 128 + q * 32 + lane] =
+              sum[e][q];
+          sum[e][q] = 0.0f;
+        }
+      }
     }
+    if (++c == chunks) break;
+    const int before = chunk.first;
+    chunk = chunk.after(p, shard0, has_tile);
+#pragma unroll
+    for (int e = 0; e < kEights; ++e)
+      row_at[e] += (chunk.first - before) * 32, row_scale_at[e] += chunk.first - before;
+    load(chunk.count, rows);
+    scale_lane = kAhead ? next_scale : weight_scale_of(chunk);
+    if (kAhead) next_scale = weight_scale_of(chunk.after(p, shard0, has_tile));
+    __syncwarp();  // the chunk before has been read
   }
   // A thread's row of an eight is the same for all its outputs, and rows of the step need no wait.
   int32_t sequence[kEights] = {};
@@ -260,7 +319,6 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
   }
 
   // ---- the shards of an output one after the other
-  const int shards = kWarps / p.row_warps * p.warp_shards;
 #pragma unroll
   for (int e = 0; e < kEights; ++e) {
     for (int i = static_cast<int>(threadIdx.x); i < p.row_warps * 128; i += kDirectThreads) {
@@ -274,9 +332,7 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
       }
       const float* first =
           partial + (owner * kEights + e) * 128 + ((r >> 3) * 2 + (m & 1)) * 32 + (r & 7) * 4 + (m >> 1);
-      float total = 0.0f;
-#pragma unroll 4
-      for (int s = 0; s < shards; ++s) total += first[s * p.row_warps * kEights * 128];
+      float total = sum_of_shards(first, p.row_warps * kEights * 128, shards);
       if constexpr (kCombine) total = routed + round_to_bf16(total);
       const size_t at =
           static_cast<size_t>(e * 8 + m) * static_cast<size_t>(p.y_stride) + static_cast<size_t>(row);

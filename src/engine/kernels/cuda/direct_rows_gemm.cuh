@@ -21,23 +21,95 @@ namespace spark::engine::cuda {
 // 256 channels of a row, by one warp.
 constexpr int kRowUnit = 256;
 
-// Registers of a thread: few, so that the coefficients and attention find room beside it. (GB10 has products
-// of its own; there it is only compiled.)
+// Registers of a thread: as many as q-a (72) leaves a block of q-b beside it, and no more, so that attention
+// finds room there too. (GB10 has products of its own; there it is only compiled.)
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
 constexpr int kFewRowRegisters = 96, kRowRegisters = 96;
 #else
-constexpr int kFewRowRegisters = 48, kRowRegisters = 64;
+constexpr int kFewRowRegisters = 56, kRowRegisters = 64;
 #endif
 
-__device__ __forceinline__ void second_norm_and_window(const DirectRowsParams& r, int row, float* scratch) {
-  uint4 weight[kMaxPieces];
-  load_norm_weight(r.second.weight, r.second.cols / 8, weight);
-  norm_row(r.second, row, weight, scratch);
-  if (r.window.position == nullptr) return;
-  __syncthreads();
-  const int warp = static_cast<int>(threadIdx.x / 32);
-  for (int block = warp; block < r.window.width / 32; block += static_cast<int>(blockDim.x / 32)) {
-    write_window_block(r.window, row, block);
+// The second norm and the window records of every `blocks`th row, from row `block` on: as many warps a row as
+// it has units, so that a block does all of its rows at once and nothing goes through memory in between. The
+// sum is the tree of block_sum.
+template <int kWarps>
+__device__ __forceinline__ void second_norms(const DirectRowsParams& r, int block, int blocks,
+                                             float* scratch) {
+  const NormParams& n = r.second;
+  const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5);
+  const int rows = r.product.rows;
+  const int pieces = n.cols / 8;
+  const int row_warps = (pieces + 31) / 32;
+  const int groups = kWarps / row_warps;
+  const int group = warp / row_warps;
+  const int piece = (warp - group * row_warps) * 32 + lane;
+  const bool mine = group < groups && piece < pieces;
+  const int turns =
+      piece * 8 - (r.window.width - 2 * r.window.pairs);  // the first of the eight, if not below 0
+  uint4 weight = make_uint4(0, 0, 0, 0);
+  if (mine) weight = __ldg(reinterpret_cast<const uint4*>(n.weight) + piece);
+  int row = block + group * blocks;
+  uint8_t* record =
+      mine && row < rows && r.window.position != nullptr ? window_record(r.window, row) : nullptr;
+
+  wait_for_inputs();
+
+  for (int first = block;;) {
+    const bool live = mine && row < rows;
+    uint4 raw = make_uint4(0, 0, 0, 0);
+    if (live) raw = *reinterpret_cast<const uint4*>(n.x + row * n.x_stride + piece * 8);
+    Eight e = unpack_eight(raw);
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = fmaf(e.v[i], e.v[i], sum);
+    sum = warp_sum(sum);
+    if (lane == 0) scratch[warp] = sum;
+    __syncthreads();
+    sum = warp_sum(lane < row_warps && group < groups ? scratch[group * row_warps + lane] : 0.0f);
+    const float rs = __frsqrt_rn(sum / static_cast<float>(n.cols) + n.eps);
+    const Eight w = unpack_eight(weight);
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+      e.v[i] = w.v[i] * (e.v[i] * rs), e.v[i + 1] = w.v[i + 1] * (e.v[i + 1] * rs);
+      round_two_to_bf16(e.v[i], e.v[i + 1]);
+    }
+    if (live && n.y != nullptr) store_eight(n.y + static_cast<int64_t>(row) * n.cols + piece * 8, e);
+    if (n.codes != nullptr) {
+      const EightCodes q = quantise_eight(e);
+      const size_t at = static_cast<size_t>(row) * (n.cols / 32) + (piece >> 2);
+      if (live) *reinterpret_cast<uint2*>(n.codes + at * 32 + (piece & 3) * 8) = q.codes;
+      if (live && (piece & 3) == 0) n.scales[at] = q.scale;
+    }
+    if (r.window.position != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int z = turns + 2 * i;
+        if (record == nullptr || z < 0) continue;
+        const float2 angle = *reinterpret_cast<const float2*>(
+            r.window.cos_sin + static_cast<size_t>(row) * (2 * r.window.pairs) + z);
+        const float v = e.v[2 * i], partner = e.v[2 * i + 1];
+        e.v[2 * i] = turned(v, partner, false, angle.x, angle.y);
+        e.v[2 * i + 1] = turned(partner, v, true, angle.x, angle.y);
+      }
+      const EightCodes q = quantise_eight(e);
+      if (record != nullptr) {
+        // A record begins where it may: its codes by bytes if need be.
+        uint8_t* to = record + piece * 8;
+        if ((reinterpret_cast<uintptr_t>(to) & 7) == 0) {
+          *reinterpret_cast<uint2*>(to) = q.codes;
+        } else {
+#pragma unroll
+          for (int i = 0; i < 8; ++i)
+            to[i] = static_cast<uint8_t>((i < 4 ? q.codes.x : q.codes.y) >> (8 * (i & 3)));
+        }
+        if ((piece & 3) == 0) record[r.window.width + (piece >> 2)] = q.scale;
+      }
+    }
+    first += blocks * groups;
+    if (first >= rows) return;
+    row += blocks * groups;
+    record = mine && row < rows && r.window.position != nullptr ? window_record(r.window, row) : nullptr;
+    __syncthreads();  // the sums have been read
   }
 }
 
@@ -52,14 +124,11 @@ __global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowR
   launch_dependents();
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x >> 5);
-  if (static_cast<int>(blockIdx.x) >= r.product_blocks) {
-    wait_for_inputs();
-    const int blocks = static_cast<int>(gridDim.x) - r.product_blocks;
-    for (int row = static_cast<int>(blockIdx.x) - r.product_blocks; row < p.rows; row += blocks) {
-      second_norm_and_window(r, row, scratch);
-      __syncthreads();  // its sums have been read
+  if constexpr (kNorm) {
+    if (static_cast<int>(blockIdx.x) >= r.product_blocks) {
+      return second_norms<kWarps>(r, static_cast<int>(blockIdx.x) - r.product_blocks,
+                                  static_cast<int>(gridDim.x) - r.product_blocks, scratch);
     }
-    return;
   }
   const int t = lane & 3;
   const int row_warp = warp % p.row_warps;
@@ -75,50 +144,65 @@ __global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowR
       shared + direct_rows_weights_at(kWarps, p.warp_shards, p.blocks) +
       static_cast<size_t>(warp * p.warp_shards * p.shard_chunks) * (kChunk * Format::kBlockBytes) + lane * 16;
 
-  // ---- the weights
+  // ---- the norm's weight where the partial sums will be, then the product's
+  const int pieces = p.cols / 8;
+  if constexpr (kNorm) {
+    if (static_cast<int>(threadIdx.x) < pieces)
+      copy_async_16(shared + threadIdx.x * 16, r.norm_weight + threadIdx.x * 8);
+    copy_async_commit();
+  }
   const uint8_t* const tiles = p.tiles + static_cast<size_t>(has_tile ? tile : 0) * p.tile_stride + lane * 16;
   const int chunks = p.warp_shards * p.shard_chunks;
-  const auto chunk_of = [&](int c, int& first) {
-    const int shard = p.shard_chunks == 1 ? c : c / p.shard_chunks;
-    const int at = (c - shard * p.shard_chunks) * kChunk;
-    first = (shard0 + shard) * p.shard_blocks + at;
-    const int blocks = min(p.shard_blocks - at, p.blocks - first);
-    return has_tile ? max(0, min(kChunk, blocks)) : 0;
-  };
+  DirectChunk<kChunk> chunk(p, shard0, has_tile);
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c) {
-    int first = 0;
-    const int count = chunk_of(c, first);
-    const uint8_t* from = tiles + static_cast<size_t>(first) * Format::kBlockBytes;
+    const uint8_t* from = tiles + static_cast<size_t>(chunk.first) * Format::kBlockBytes;
     uint8_t* to = weights + c * (kChunk * Format::kBlockBytes);
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
-      if (i < count) copy_async_16(to + i * Format::kBlockBytes, from + i * Format::kBlockBytes);
+      if (i < chunk.count) copy_async_16(to + i * Format::kBlockBytes, from + i * Format::kBlockBytes);
     }
+    chunk = chunk.after(p, shard0, has_tile);
   }
   copy_async_commit();
-  const auto weight_scale_of = [&](int c) {
-    int first = 0;
-    const int count = chunk_of(c, first);
-    return lane < count
-               ? ue8m0_to_float(__ldg(p.scales + static_cast<size_t>(tile / 2) * p.blocks + first + lane))
+  const auto weight_scale_of = [&](const DirectChunk<kChunk>& of) {
+    return lane < of.count
+               ? ue8m0_to_float(__ldg(p.scales + static_cast<size_t>(tile / 2) * p.blocks + of.first + lane))
                : 0.0f;
   };
-  float scale_lane = weight_scale_of(0);
+  chunk = DirectChunk<kChunk>(p, shard0, has_tile);
+  float scale_lane = opaque(weight_scale_of(chunk));
 
-  // ---- the rows: unit u is 256 channels of a row
+  // ---- the rows: unit u is 256 channels of a row; a lane holds a piece of eight
   const int row_units = (p.cols + kRowUnit - 1) / kRowUnit;
   const int units = p.rows * row_units;
-  uint4 norm_weight[kUnits];
-  if constexpr (kNorm) {
+  int place[kUnits];  // row and piece, which is none beyond the last
 #pragma unroll
-    for (int j = 0; j < kUnits; ++j) {
-      const int u = warp + j * kWarps;
-      const int piece = u % row_units * 32 + lane;
-      norm_weight[j] = u < units && piece < p.cols / 8
-                           ? __ldg(reinterpret_cast<const uint4*>(r.norm_weight) + piece)
-                           : make_uint4(0, 0, 0, 0);
-    }
+  for (int j = 0; j < kUnits; ++j) {
+    const int u = warp + j * kWarps;
+    const int row = u / row_units;
+    const int piece = (u - row * row_units) * 32 + lane;
+    const bool valid = u < units && piece < pieces;
+    place[j] = opaque(valid ? row << 16 | piece : (u < units ? row << 16 : 0) | 0xFFFF);
+  }
+  // ---- the outputs of a thread: channel n of row m, of every kThreads / 128 th tile
+  const int n = static_cast<int>(threadIdx.x & 15), m = static_cast<int>(threadIdx.x >> 4) & 7;
+  const int owner0 = static_cast<int>(threadIdx.x >> 7);
+  const int shards = opaque(kWarps / p.row_warps * p.warp_shards);
+  const auto output_of = [&](int owner) {
+    return (static_cast<int>(blockIdx.x) * p.row_warps + owner) * kTileRows + n;
+  };
+  // Its place among the angles, or none.
+  const auto turn_of = [&](int owner) {
+    const int z = output_of(owner) % r.head_width - (r.head_width - 2 * r.pairs);
+    return m < p.rows && z >= 0 ? m * (2 * r.pairs) + z : -1;
+  };
+  const auto angle_of = [&](int turn) {
+    return turn < 0 ? make_float2(1.0f, 0.0f) : *reinterpret_cast<const float2*>(r.cos_sin + (turn & ~1));
+  };
+  int turn = -1;
+  if constexpr (kNorm) {
+    if (r.pairs > 0) turn = opaque(turn_of(owner0));
     if (threadIdx.x < 64) squares[threadIdx.x] = 0.0f;
     __syncthreads();
   }
@@ -128,51 +212,54 @@ __global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowR
   uint4 raw[kUnits];
 #pragma unroll
   for (int j = 0; j < kUnits; ++j) {
-    const int u = warp + j * kWarps;
-    const int row = u / row_units;
-    const int piece = (u - row * row_units) * 32 + lane;
     raw[j] = make_uint4(0, 0, 0, 0);
-    if (u < units && piece < p.cols / 8) {
-      raw[j] = *reinterpret_cast<const uint4*>(p.x + static_cast<size_t>(row) * p.x_stride + piece * 8);
-    }
+    const int row = place[j] >> 16, piece = place[j] & 0xFFFF;
+    if (piece < pieces)
+      raw[j] = *reinterpret_cast<const uint4*>(p.x + row * static_cast<int>(p.x_stride) + piece * 8);
   }
+  float2 angle = make_float2(1.0f, 0.0f);
+  if constexpr (kNorm) angle = angle_of(turn);
+  float rs_lane = 0.0f;  // of row lane % 8
   if constexpr (kNorm) {
+    float sum[kUnits];
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
-      const int u = warp + j * kWarps;
-      if (u >= units) break;
-      const int row = u / row_units;
       const Eight e = unpack_eight(raw[j]);
-      float sum = 0.0f;
+      sum[j] = 0.0f;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) sum = fmaf(e.v[i], e.v[i], sum);
-      sum = warp_sum(sum);
-      if (lane == 0) squares[row * 8 + u - row * row_units] = sum;
+      for (int i = 0; i < 8; ++i) sum[j] = fmaf(e.v[i], e.v[i], sum[j]);
     }
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      sum[j] = warp_sum(sum[j]);
+      if (lane == 0 && place[j] != 0xFFFF)  // lane 0 has a piece of every unit
+        squares[(place[j] >> 16) * 8 + (place[j] & 0xFFFF) / 32] = sum[j];
+    }
+    copy_async_wait<1>();  // the norm's weight
     __syncthreads();
+    // The last steps of block_sum's tree over the row's warps.
+    const float4 a = *reinterpret_cast<const float4*>(squares + (lane & 7) * 8);
+    const float4 b = *reinterpret_cast<const float4*>(squares + (lane & 7) * 8 + 4);
+    const float total = ((a.x + b.x) + (a.z + b.z)) + ((a.y + b.y) + (a.w + b.w));
+    rs_lane = __frsqrt_rn(total / static_cast<float>(p.cols) + r.eps);
   }
 #pragma unroll
   for (int j = 0; j < kUnits; ++j) {
-    const int u = warp + j * kWarps;
-    if (u >= units) break;
-    const int row = u / row_units;
-    const int piece = (u - row * row_units) * 32 + lane;
+    const int row = place[j] >> 16, piece = place[j] & 0xFFFF;
     Eight e = unpack_eight(raw[j]);
     if constexpr (kNorm) {
-      // The last steps of block_sum's tree over the row's warps.
-      const float4 a = *reinterpret_cast<const float4*>(squares + row * 8);
-      const float4 b = *reinterpret_cast<const float4*>(squares + row * 8 + 4);
-      const float sum = ((a.x + b.x) + (a.z + b.z)) + ((a.y + b.y) + (a.w + b.w));
-      const float rs = __frsqrt_rn(sum / static_cast<float>(p.cols) + r.eps);
-      const Eight w = unpack_eight(norm_weight[j]);
+      const float rs = __shfl_sync(~0u, rs_lane, row);
+      const Eight w = unpack_eight(reinterpret_cast<const uint4*>(shared)[min(piece, pieces - 1)]);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) e.v[i] = round_to_bf16(w.v[i] * (e.v[i] * rs));
+      for (int i = 0; i < 8; i += 2) {
+        e.v[i] = w.v[i] * (e.v[i] * rs), e.v[i + 1] = w.v[i + 1] * (e.v[i + 1] * rs);
+        round_two_to_bf16(e.v[i], e.v[i + 1]);
+      }
     }
     const EightCodes q = quantise_eight(e);
-    if (piece >= p.cols / 8) continue;
-    operands[(piece >> 2) * 32 + row * 4 + (piece & 3)] =
-        make_uint4(e4m3x2_to_half2(q.codes.x), e4m3x2_to_half2(q.codes.x >> 16), e4m3x2_to_half2(q.codes.y),
-                   e4m3x2_to_half2(q.codes.y >> 16));
+    if (piece >= pieces) continue;
+    const uint2 low = e4m3x4_to_half4(q.codes.x), high = e4m3x4_to_half4(q.codes.y);
+    operands[(piece >> 2) * 32 + row * 4 + (piece & 3)] = make_uint4(low.x, low.y, high.x, high.y);
     if ((piece & 3) == 0) row_scales[(piece >> 2) * 8 + row] = ue8m0_to_float(q.scale);
     if (blockIdx.x == 0) {
       const size_t at = static_cast<size_t>(row) * p.blocks + (piece >> 2);
@@ -184,68 +271,60 @@ __global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowR
   __syncthreads();
 
   // ---- the products: a block of 32 columns is two instructions
+  float sum[4] = {};
 #pragma unroll 1
-  for (int c = 0; c < chunks;) {
-    float sum[4] = {};
-    const int shard = shard0 + (p.shard_chunks == 1 ? c : c / p.shard_chunks);
-#pragma unroll 1
-    for (int i = 0; i < p.shard_chunks; ++i, ++c) {
-      int first = 0;
-      const int count = chunk_of(c, first);
-      if (c > 0) scale_lane = weight_scale_of(c);
-      const uint8_t* from = weights + c * (kChunk * Format::kBlockBytes);
-      const uint4* operand = operands + first * 32 + lane;
-      const float* scale = row_scales + first * 8 + t * 2;
-      const auto multiply = [&](int b) {
-        uint32_t a[8];
-        Format::operand(*reinterpret_cast<const uint4*>(from + b * Format::kBlockBytes), a);
-        const uint4 x = operand[b * 32];
-        const float2 own = *reinterpret_cast<const float2*>(scale + b * 8);
-        const float weight_scale = __shfl_sync(~0u, scale_lane, b);
-        const float s0 = weight_scale * own.x;
-        const float s1 = weight_scale * own.y;
-        float d[4] = {};
-        mma_f16(d, a[0], a[1], a[2], a[3], x.x, x.y);
-        mma_f16(d, a[4], a[5], a[6], a[7], x.z, x.w);
-        sum[0] = fmaf(d[0], s0, sum[0]);
-        sum[1] = fmaf(d[1], s1, sum[1]);
-        sum[2] = fmaf(d[2], s0, sum[2]);
-        sum[3] = fmaf(d[3], s1, sum[3]);
-      };
-      if (count == kChunk) {  // no branches between the blocks: their latencies overlap
+  for (int c = 0;;) {
+    const uint8_t* from = weights + c * (kChunk * Format::kBlockBytes);
+    const uint4* operand = operands + chunk.first * 32 + lane;
+    const float* scale = row_scales + chunk.first * 8 + t * 2;
+    const auto multiply = [&](int b) {
+      uint32_t a[8];
+      Format::operand(*reinterpret_cast<const uint4*>(from + b * Format::kBlockBytes), a);
+      const uint4 x = operand[b * 32];
+      const float2 own = *reinterpret_cast<const float2*>(scale + b * 8);
+      const float weight_scale = __shfl_sync(~0u, scale_lane, b);
+      const float s0 = weight_scale * own.x;
+      const float s1 = weight_scale * own.y;
+      float d[4] = {};
+      mma_f16(d, a[0], a[1], a[2], a[3], x.x, x.y);
+      mma_f16(d, a[4], a[5], a[6], a[7], x.z, x.w);
+      sum[0] = fmaf(d[0], s0, sum[0]);
+      sum[1] = fmaf(d[1], s1, sum[1]);
+      sum[2] = fmaf(d[2], s0, sum[2]);
+      sum[3] = fmaf(d[3], s1, sum[3]);
+    };
+    if (chunk.count == kChunk) {  // no branches between the blocks: their latencies overlap
 #pragma unroll
-        for (int b = 0; b < kChunk; ++b) multiply(b);
-      } else {
+      for (int b = 0; b < kChunk; ++b) multiply(b);
+    } else {
 #pragma unroll 1
-        for (int b = 0; b < count; ++b) multiply(b);
+      for (int b = 0; b < chunk.count; ++b) multiply(b);
+    }
+    if (chunk.place + 1 == p.shard_chunks) {
+#pragma unroll
+      for (int q = 0; q < 4; ++q) {
+        partial[((shard0 + chunk.shard) * p.row_warps + row_warp) * 128 + q * 32 + lane] = sum[q];
+        sum[q] = 0.0f;
       }
     }
-#pragma unroll
-    for (int q = 0; q < 4; ++q) partial[(shard * p.row_warps + row_warp) * 128 + q * 32 + lane] = sum[q];
+    if (++c == chunks) break;
+    chunk = chunk.after(p, shard0, has_tile);
+    scale_lane = weight_scale_of(chunk);
   }
   __syncthreads();
 
   // ---- the shards of an output one after the other; then the rotation of pairs of outputs
-  const int shards = kWarps / p.row_warps * p.warp_shards;
-  for (int i = static_cast<int>(threadIdx.x); i < p.row_warps * 128; i += kThreads) {
-    const int n = i & 15, m = (i >> 4) & 7, owner = i >> 7;
-    const int64_t row = (static_cast<int64_t>(blockIdx.x) * p.row_warps + owner) * kTileRows + n;
-    const bool valid = m < p.rows && row < p.out;
+  for (int owner = owner0; owner < p.row_warps; owner += kThreads / 128) {
+    const int row = output_of(owner);
     const float* first = partial + owner * 128 + ((n >> 3) * 2 + (m & 1)) * 32 + (n & 7) * 4 + (m >> 1);
-    float total = 0.0f;
-#pragma unroll 4
-    for (int s = 0; s < shards; ++s) total += first[s * p.row_warps * 128];
-    uint16_t result = float_to_bf16(total);
-    if (r.pairs > 0) {
+    uint16_t result = float_to_bf16(sum_of_shards(first, p.row_warps * 128, shards));
+    if (kNorm && r.pairs > 0) {
+      if (owner != owner0) turn = turn_of(owner), angle = angle_of(turn);
       const float v = bf16_to_float(result);
       const float partner = __shfl_xor_sync(~0u, v, 1);
-      const int channel = static_cast<int>(row % r.head_width);
-      if (valid) {
-        result = float_to_bf16(rotated(v, partner, channel, r.head_width, r.pairs,
-                                       r.cos_sin + static_cast<size_t>(m) * (2 * r.pairs), false));
-      }
+      if (turn >= 0) result = float_to_bf16(turned(v, partner, (turn & 1) != 0, angle.x, angle.y));
     }
-    if (valid) p.y[static_cast<size_t>(m) * p.y_stride + row] = result;
+    if (m < p.rows && row < p.out) p.y[static_cast<size_t>(m) * p.y_stride + row] = result;
   }
 }
 

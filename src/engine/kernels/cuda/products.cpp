@@ -178,7 +178,10 @@ void run_normed_linear(const DeviceLimits& device, const Where& where, const Nor
   p.product_blocks = plan.grid;
   p.norm_weight = norm.weight;
   p.eps = norm.eps;
-  if (args.second != nullptr) p.second = norm_params(*args.second);
+  if (args.second != nullptr) {
+    p.second = norm_params(*args.second);
+    SPARK_CHECK(p.second.cols <= plan.warps * 256);  // a block's warps hold a row
+  }
   if (args.window != nullptr) p.window = window_params(*args.window);
   if (args.rope != nullptr) {
     p.cos_sin = args.rope->cos_sin;

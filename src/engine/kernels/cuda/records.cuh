@@ -8,6 +8,11 @@
 
 namespace spark::engine::cuda {
 
+// One channel of a pair that is turned; `odd`: the second.
+__device__ __forceinline__ float turned(float v, float partner, bool odd, float cosine, float sine) {
+  return round_to_bf16(odd ? partner * sine + v * cosine : v * cosine - partner * sine);
+}
+
 // The rotated value of channel `c` of a vector whose last 2*pairs channels rotate; `v` and `partner` are this
 // channel and its neighbour in the pair.
 __device__ __forceinline__ float rotated(float v, float partner, int c, int width, int pairs,
@@ -16,7 +21,7 @@ __device__ __forceinline__ float rotated(float v, float partner, int c, int widt
   if (z < 0) return v;
   const float cosine = cos_sin[z & ~1];
   const float sine = inverse ? -cos_sin[z | 1] : cos_sin[z | 1];
-  return round_to_bf16((z & 1) == 0 ? v * cosine - partner * sine : partner * sine + v * cosine);
+  return turned(v, partner, (z & 1) != 0, cosine, sine);
 }
 
 // Warp-wise quantisers of 32 channels, one a lane.
@@ -52,12 +57,16 @@ __device__ __forceinline__ float rotated_channel(const uint16_t* x, int block, i
   return rotated(v, partner, c, width, pairs, cos_sin, false);
 }
 
+// Where a row's record goes, or null. Nothing that a kernel writes is read.
+__device__ __forceinline__ uint8_t* window_record(const WindowWriteParams& p, int row) {
+  if (p.sequence[row] < 0) return nullptr;
+  return p.records != nullptr ? p.records + static_cast<int64_t>(row) * window_record_bytes(p.width)
+                              : record_of(p.cache, p.sequence[row], p.position[row]);
+}
+
 // One 32-block of a row's record, by one warp.
 __device__ __forceinline__ void write_window_block(const WindowWriteParams& p, int row, int block) {
-  if (p.sequence[row] < 0) return;
-  uint8_t* record = p.records != nullptr
-                        ? p.records + static_cast<int64_t>(row) * window_record_bytes(p.width)
-                        : record_of(p.cache, p.sequence[row], p.position[row]);
+  uint8_t* record = window_record(p, row);
   if (record == nullptr) return;
   const float v = rotated_channel(p.kv + static_cast<int64_t>(row) * p.width, block, p.width, p.pairs,
                                   p.cos_sin + static_cast<int64_t>(row) * p.pairs * 2);

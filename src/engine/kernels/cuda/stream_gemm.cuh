@@ -36,10 +36,10 @@ struct Fp8Format : FloatScales {
     return reinterpret_cast<const uint4*>(block)[lane];
   }
   static __device__ __forceinline__ void operand(const Word& w, uint32_t (&a)[8]) {
-    a[0] = e4m3x2_to_half2(w.x), a[2] = e4m3x2_to_half2(w.x >> 16);
-    a[4] = e4m3x2_to_half2(w.y), a[6] = e4m3x2_to_half2(w.y >> 16);
-    a[1] = e4m3x2_to_half2(w.z), a[3] = e4m3x2_to_half2(w.z >> 16);
-    a[5] = e4m3x2_to_half2(w.w), a[7] = e4m3x2_to_half2(w.w >> 16);
+    const uint2 x = e4m3x4_to_half4(w.x), y = e4m3x4_to_half4(w.y);
+    const uint2 z = e4m3x4_to_half4(w.z), v = e4m3x4_to_half4(w.w);
+    a[0] = x.x, a[2] = x.y, a[4] = y.x, a[6] = y.y;
+    a[1] = z.x, a[3] = z.y, a[5] = v.x, a[7] = v.y;
   }
 };
 
