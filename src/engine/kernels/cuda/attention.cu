@@ -126,6 +126,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll 1
   for (int pass = 0; pass < 2; ++pass) {
     if (pass != 0) {
+      cluster_wait();
       wait_for_inputs();
       launch_dependents();
       copy_queries(a, row, head0, width, queries);
@@ -159,7 +160,6 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
   for (int u = 0; u < kLaneUnits; ++u) read_query(queries, at, u, q[u]);
   if constexpr (!kAhead) __syncthreads();
-  cluster_wait();
 
   ValueSums sums[kAttentionSets<kSplit>];  // of the class that is next, and of the other
   ChunkScores next;                        // scores whose weights are next
@@ -305,8 +305,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   push_sums(params, sums[0], rank, received, &s.pushed);
   barrier_wait(&s.summed, 0);
-  const float divisor =
-      join<kSplit>(s, warp, [&](int r) { return make_float2(s.sums[r][warp], 0.0f); }).x;
+  const float divisor = join<kSplit>(s, warp, [&](int r) { return make_float2(s.sums[r][warp], 0.0f); }).x;
   if (lane == 0) s.divisor[warp] = divisor + expf(s.sink[warp] - s.last_max[warp]);
   __syncthreads();
   barrier_wait(&s.pushed, 0);
@@ -351,10 +350,7 @@ void launch_sparse_attention(const Launch& on, const SparseAttentionArgs& args, 
   const int clusters = args.step.rows * head_groups;
   const bool full = args.width == kMaxWidth && args.window_cache.record_bytes % 16 == 0 &&
                     (args.main_cache.base == nullptr || args.main_cache.record_bytes % 16 == 0);
-  const size_t few = few_attention_bytes(chunks);
-  if (full && args.window % 8 == 0 && args.max_selected % 8 == 0 && clusters <= kFewClusters &&
-      on.device.max_attention_cluster >= kFewBlocks && few <= on.device.shared_bytes)
-    return launch_few_attention(on, {args, early}, head_groups, few);
+  if (full && clusters <= kFewClusters && launch_few_attention(on, args, early, chunks)) return;
   const auto launch = [&](auto kernel, int ranks, size_t bytes) {
     const int owned = static_cast<int>(ceil_div(args.width / 4, ranks));
     const AttentionParams params = {args, early, owned, static_cast<uint32_t>(ceil_div(1 << 16, owned))};

@@ -15,13 +15,14 @@ constexpr int kRawStride = 576;  // of records that wait in the place of a decod
 struct AttentionParams {
   SparseAttentionArgs a;
   EarlyRecords early;
-  int owned_pieces = 0;    // of a block, the last may have fewer
-  uint32_t per_piece = 0;  // its reciprocal: 2^16 / owned_pieces, rounded up
+  int owned_pieces = 0;                  // of a block, the last may have fewer
+  uint32_t per_piece = 0;                // its reciprocal: 2^16 / owned_pieces, rounded up
+  int window_shift = 0, main_shift = 0;  // records of a block, for few rows
 };
 
-// attention_few.cu, of records on 16 bytes; the list's parts are whole tiles of eight slots.
-size_t few_attention_bytes(int chunks);
-void launch_few_attention(const Launch& on, const AttentionParams& params, int head_groups, size_t bytes);
+// attention_few.cu, of heads of 512 channels and records on 16 bytes. False: not such a list or device.
+bool launch_few_attention(const Launch& on, const SparseAttentionArgs& args, const EarlyRecords& early,
+                          int chunks);
 
 // kSplit: blocks a row. kBuffers: decoded chunks; with three, scores run a chunk ahead of values.
 template <int kSplit>

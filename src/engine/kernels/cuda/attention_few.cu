@@ -10,6 +10,8 @@
 // is seen by the whole device, behind the copies of weights that the next kernel has begun by then.
 //
 // The order of all sums is that of attention_chunk.cuh.
+#include <bit>
+
 #include "engine/kernels/cuda/attention_cluster.cuh"
 #include "engine/kernels/cuda/device.cuh"
 #include "engine/kernels/cuda/launch.h"
@@ -55,6 +57,19 @@ constexpr size_t kRoundBytes = sizeof(uint16_t) * kChunk * kQuarterWidth;
 // As unit_at, of a slot's quarter of channels.
 __device__ __forceinline__ int value_at(int slot, int unit) {
   return slot * kQuarterWidth + (unit ^ (slot & 7) ^ (unit >> 2 & 2)) * kUnitChannels;
+}
+
+// As record_of, where blocks have a power of two of records.
+__device__ __forceinline__ const uint8_t* record_by_shift(const AttentionParams& params, bool main,
+                                                          int sequence, int index) {
+  const PagedCache& cache = main ? params.a.main_cache : params.a.window_cache;
+  const int shift = main ? params.main_shift : params.window_shift;
+  const int entry = index >> shift;
+  if (entry >= cache.table_stride) return nullptr;
+  const int block = cache.block_table[static_cast<int64_t>(sequence) * cache.table_stride + entry];
+  if (block < 0) return nullptr;
+  return cache.base +
+         ((static_cast<int64_t>(block) << shift) + (index & ((1 << shift) - 1))) * cache.record_bytes;
 }
 
 // The largest of the lanes of each round, in all lanes.
@@ -107,8 +122,10 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   const int slot = slot_of(thread);
   const bool wanted = thread < rounds * kChunk && slot < slots;
-  const bool later = wanted && is_selected(a, slot) && !params.early.selected;
-  const int entry = wanted && is_selected(a, slot) && !later ? selected_entry(a, row, slot) : -1;
+  const bool chosen = wanted && is_selected(a, slot);
+  const bool later = chosen && !params.early.selected;
+  int index = -1;  // of a record: a position, or an entry
+  if (chosen && !later) index = selected_entry(a, row, slot);
   if (step_row.sequence < 0) {  // the whole cluster leaves
     wait_for_inputs();
     return;
@@ -129,22 +146,31 @@ __global__ void __launch_bounds__(kThreads, 2)
   cluster_arrive_relaxed();  // the others must have started before something is written into their memory
   if (thread < kHeads && head0 + thread < a.heads) s.sink[thread] = __ldg(a.sink + head0 + thread);
   if (thread < kMostRounds * kChunk) {
-    Slot found = {nullptr, false, false};
-    if (wanted && !later) found = slot_at(a, params.early, step_row, slot, entry);
-    s.record[thread] = found.record;
-    const uint32_t live = __ballot_sync(~0u, found.record != nullptr);
-    const uint32_t early = __ballot_sync(~0u, !later && (found.early || found.record == nullptr));
-    if (lane == 0) s.live[warp] = live, s.early[warp] = early;
+    const uint8_t* record = nullptr;
+    bool early = params.early.selected;
+    if (slot < a.window) {
+      index = window_position(a, step_row, slot);
+      early = params.early.all_window || (params.early.window && index < a.step.position[step_row.first]);
+    }
+    if (wanted && index >= 0) record = record_by_shift(params, chosen, step_row.sequence, index);
+    if (slot >= a.window + a.max_selected) {
+      early = false;
+      if (wanted) record = extra_record(a, step_row, slot);
+    }
+    s.record[thread] = record;
+    const uint32_t live = __ballot_sync(~0u, record != nullptr);
+    const uint32_t complete = __ballot_sync(~0u, !later && (early || record == nullptr));
+    if (lane == 0) s.live[warp] = live, s.early[warp] = complete;
   }
   __syncthreads();
 
   // Tiles of eight slots; a lane has 32 channels of one. Keys stay as they come until the queries are under
   // way, values are decoded at once.
   const ScorePlace at = score_place();
-  const auto is_main = [&](int index) { return is_selected(a, slot_of(index)); };
-  const auto is_live = [&](int index) { return (s.live[index / 32] >> index % 32 & 1) != 0; };
-  const auto load = [&](RawChannels& to, int index, int channel) {
-    load_channels<true>(to, s.record[index], a.window_cache.base, is_main(index), kMaxWidth, channel);
+  const auto is_main = [&](int i) { return is_selected(a, slot_of(i)); };
+  const auto is_live = [&](int i) { return (s.live[i / 32] >> i % 32 & 1) != 0; };
+  const auto load = [&](RawChannels& to, int i, int channel) {
+    load_channels<true>(to, s.record[i], a.window_cache.base, is_main(i), kMaxWidth, channel);
   };
   const auto key_tile = [&](int j) { return (warp & 3) + 4 * j; };
   const auto key_index = [&](int j) {
@@ -155,9 +181,18 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll 1
   for (int pass = 0; pass < 2; ++pass) {
     if (pass != 0) {
+      cluster_wait();
       wait_for_inputs();
-      launch_dependents();
-      copy_queries(a, row, head0, kMaxWidth, s.queries);
+      // Sixteen heads lie in a row: two pieces of 16 bytes a thread, eight heads apart.
+      const int head = thread / (kMaxWidth / kUnitChannels);
+      const uint16_t* from =
+          a.q + (static_cast<int64_t>(row) * a.heads + head0) * kMaxWidth + thread * kUnitChannels;
+      uint16_t* to = s.queries + unit_at(head, thread % (kMaxWidth / kUnitChannels));
+#pragma unroll
+      for (int i = 0; i < kHeads; i += 8) {
+        const bool valid = head0 + head + i < a.heads;
+        copy_async_16(to + i * kMaxWidth, valid ? from + i * kMaxWidth : a.q, valid);
+      }
       if (thread < kOwnChannels) {
         const int z = quarter * kQuarterWidth + own_class * kOwnChannels + thread - (kMaxWidth - 2 * a.pairs);
         if (z >= 0) copy_async_4(&s.angles[thread], a.cos_sin + static_cast<int64_t>(row) * 2 * a.pairs + z);
@@ -166,7 +201,8 @@ __global__ void __launch_bounds__(kThreads, 2)
         __syncthreads();
         const uint8_t* record = nullptr;
         if (later) {
-          record = chosen_slot(a, step_row.sequence, selected_entry(a, row, slot), false).record;
+          index = selected_entry(a, row, slot);
+          if (index >= 0) record = record_by_shift(params, true, step_row.sequence, index);
           s.record[thread] = record;
         }
         const uint32_t live = __ballot_sync(~0u, record != nullptr);
@@ -177,9 +213,9 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       if (key_tile(j) >= 2 * rounds) continue;
-      const int index = key_index(j);
-      if ((s.early[index / 32] >> index % 32 & 1) == static_cast<uint32_t>(pass)) continue;
-      load(keys[j], index, at.channel);
+      const int i = key_index(j);
+      if ((s.early[i / 32] >> i % 32 & 1) == static_cast<uint32_t>(pass)) continue;
+      load(keys[j], i, at.channel);
     }
     const int channel = (lane & 3) * 32;  // of the quarter
     const auto value_tile = [&](int j) { return warp + j * kAttentionWarps; };
@@ -196,9 +232,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     for (int j = 0; j < 2; ++j) {
       if (!(j == 0 ? now[0] : now[1])) continue;
       const RawChannels one = j == 0 ? raw[0] : raw[1];
-      const int index = value_tile(j) * 8 + at.g;
-      const bool main = is_main(index), live = is_live(index);
-      const int own = value_at(index, channel / kUnitChannels);
+      const int i = value_tile(j) * 8 + at.g;
+      const bool main = is_main(i), live = is_live(i);
+      const int own = value_at(i, channel / kUnitChannels);
       decode_tile(one, main, live, [&](int u, const uint4& unit) {
         *reinterpret_cast<uint4*>(values + unit_beside(own, u)) = unit;
       });
@@ -209,13 +245,14 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     if (key_tile(j) >= 2 * rounds) continue;
-    const int index = key_index(j);
-    const bool main = is_main(index), live = is_live(index);
+    const int i = key_index(j);
+    const bool main = is_main(i), live = is_live(i);
     decode_tile(keys[j], main, live, [&](int u, const uint4& unit) { key[j][u] = unit; });
   }
   copy_async_wait<0>();
   __syncthreads();
-  cluster_wait();
+  // Not before the queries are there: the next kernel's first act is to ask for all of its weights.
+  launch_dependents();
 
   // ---- scores
   float d[2][4] = {};
@@ -329,15 +366,13 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
     for (int i = 1; i < kMostRounds; ++i) {
       const float v = __shfl_sync(~0u, chunk_sum, half + c + i * kClasses);
-      if (c + i * kClasses < chunks)
-        class_sum = fmaf(class_sum, s.chunk_factor[c + i * kClasses][head], v);
+      if (c + i * kClasses < chunks) class_sum = fmaf(class_sum, s.chunk_factor[c + i * kClasses][head], v);
     }
     float of[kClasses];
 #pragma unroll
     for (int i = 0; i < kClasses; ++i) of[i] = __shfl_sync(~0u, class_sum, half + i);
-    const float total =
-        join_classes(of[0], s.class_factor[0][head], of[2], s.class_factor[2][head]) +
-        join_classes(of[1], s.class_factor[1][head], of[3], s.class_factor[3][head]);
+    const float total = join_classes(of[0], s.class_factor[0][head], of[2], s.class_factor[2][head]) +
+                        join_classes(of[1], s.class_factor[1][head], of[3], s.class_factor[3][head]);
     if (n == 0) s.divisor[head] = total + expf(s.sink[head] - s.last_max[head]);
   }
   __syncthreads();
@@ -371,15 +406,26 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 }  // namespace
 
-size_t few_attention_bytes(int chunks) {
-  return kValuesAt + static_cast<size_t>(ceil_div(chunks, kClasses)) * kRoundBytes;
-}
-
-void launch_few_attention(const Launch& on, const AttentionParams& params, int head_groups, size_t bytes) {
+bool launch_few_attention(const Launch& on, const SparseAttentionArgs& args, const EarlyRecords& early,
+                          int chunks) {
+  const size_t bytes = kValuesAt + static_cast<size_t>(ceil_div(chunks, kClasses)) * kRoundBytes;
+  const auto shift_of = [](const PagedCache& cache) {
+    const auto records = static_cast<uint32_t>(cache.records_per_block);
+    return cache.base == nullptr ? 0 : std::has_single_bit(records) ? std::countr_zero(records) : -1;
+  };
+  AttentionParams params = {args, early};
+  params.window_shift = shift_of(args.window_cache);
+  params.main_shift = shift_of(args.main_cache);
+  if (args.window % 8 != 0 || args.max_selected % 8 != 0 || params.window_shift < 0 ||
+      params.main_shift < 0 || on.device.max_attention_cluster < kFewBlocks ||
+      bytes > on.device.shared_bytes) {
+    return false;
+  }
   launch_kernel(on, few_attention_kernel,
-                dim3(kFewBlocks, static_cast<unsigned>(head_groups),
-                     static_cast<unsigned>(params.a.step.rows)),
+                dim3(kFewBlocks, static_cast<unsigned>(ceil_div(args.heads, kHeads)),
+                     static_cast<unsigned>(args.step.rows)),
                 kThreads, bytes, kFewBlocks, params);
+  return true;
 }
 
 }  // namespace spark::engine::cuda
