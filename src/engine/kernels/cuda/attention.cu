@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     return is_selected(a, (rank + round * ranks) * kChunk + at.slots + tile * 8 + at.g);
   };
   const auto is_live = [&](int round, int tile) {
-    const int i = round * kChunk + at.slots + tile * 8 + at.g;
-    return (s.live[i / 32] >> i % 32 & 1) != 0 && at.channel < width;
+    const uint32_t live = s.live[2 * round + at.slots / 32];  // of both tiles
+    return (live >> (at.slots % 32 + tile * 8 + at.g) & 1) != 0 && at.channel < width;
   };
   enum class Read : uint8_t { kAll, kEarly, kLate };
   const auto load_tile = [&](RawChannels& to, int round, int tile, Read which) {
@@ -102,14 +102,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
   // With values behind scores: the records of a round come to where its chunk is decoded later. Eight threads
   // a slot.
-  const auto stage = [&](int round, Read which) {
+  const auto stage = [&](int round, int place, Read which) {
     const int i = round * kChunk + thread / 8;
     if (which != Read::kAll && ((s.early[i / 32] >> i % 32 & 1) != 0) != (which == Read::kEarly)) return;
     const uint8_t* record = s.record[i];
     if (record == nullptr) return;
     const bool main = is_selected(a, (rank + round * ranks) * kChunk + thread / 8);
     const int bytes = main ? main_record_bytes(width) : window_record_bytes(width);
-    uint8_t* to = reinterpret_cast<uint8_t*>(s.kv[round % kBuffers]) + thread / 8 * kRawStride;
+    uint8_t* to = reinterpret_cast<uint8_t*>(s.kv[place]) + thread / 8 * kRawStride;
     if constexpr (kFull) {
       constexpr int kMost = (window_record_bytes(kMaxWidth) + 127) / 128;
 #pragma unroll
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     const Read which = pass == 0 ? Read::kEarly : Read::kLate;
     if constexpr (kAhead) {
-      stage(0, which);
+      stage(0, 0, which);
     } else {
 #pragma unroll
       for (int tile = 0; kFull && tile < 2; ++tile) load_tile(raw[tile], 0, tile, which);
@@ -164,11 +164,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   ValueSums sums[kAttentionSets<kSplit>];  // of the class that is next, and of the other
   ChunkScores next;                        // scores whose weights are next
   const int last_round = rounds - 1;
+  // Which of the decoded chunks: of the round whose values are next, of the scores, and of the scores after
+  // that.
+  int place = 0, place_ahead = 0, place_after = kAhead ? 1 : 0;
 #pragma unroll 1
   for (int ahead = 0; ahead < rounds + static_cast<int>(kAhead); ++ahead) {
     // Scores. The next chunk's records are on their way while this one's weights and values are made.
     if (ahead < rounds && rank + ahead * ranks < chunks) {
-      uint16_t* kv = s.kv[kAhead ? ahead % kBuffers : 0];
+      uint16_t* kv = s.kv[place_ahead];
       float d[2][4] = {};
       const bool main[2] = {is_main(ahead, 0), is_main(ahead, 1)};
       const bool live[2] = {is_live(ahead, 0), is_live(ahead, 1)};
@@ -181,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
         // All have read theirs, and the values of two chunks ago are done with the next one's place.
         __syncthreads();
-        if (ahead < last_round && rank + (ahead + 1) * ranks < chunks) stage(ahead + 1, Read::kAll);
+        if (ahead < last_round && rank + (ahead + 1) * ranks < chunks) stage(ahead + 1, place_after, Read::kAll);
         copy_async_commit();
       }
       if constexpr (kAhead || kFull) {
@@ -266,7 +269,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     if (round >= 0) {
       if (chunk < chunks) {
-        const uint16_t* kv = s.kv[kAhead ? round % kBuffers : 0];
+        const uint16_t* kv = s.kv[place];
         const int g = lane >> 2;
         add_values(kv, s.e, s.step_factor[g], s.step_factor[g + 8], width, sums[0]);
       }
@@ -276,6 +279,10 @@ __global__ void __launch_bounds__(kThreads, 1)
         sums[1] = sums[0], sums[0] = other;
       }
       if constexpr (!kAhead) __syncthreads();  // the chunk and its weights have been read
+    }
+    if constexpr (kAhead) {
+      place = place_ahead, place_ahead = place_after;
+      place_after = place_after == kBuffers - 1 ? 0 : place_after + 1;
     }
   }
 

@@ -16,7 +16,7 @@ struct Slot {
 };
 
 __device__ __forceinline__ bool is_selected(const SparseAttentionArgs& a, int slot) {
-  return slot >= a.window && slot < a.window + a.max_selected;
+  return static_cast<uint32_t>(slot - a.window) < static_cast<uint32_t>(a.max_selected);
 }
 
 // What the step says of a row, read at once.
