@@ -184,7 +184,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
         // All have read theirs, and the values of two chunks ago are done with the next one's place.
         __syncthreads();
-        if (ahead < last_round && rank + (ahead + 1) * ranks < chunks) stage(ahead + 1, place_after, Read::kAll);
+        if (ahead < last_round && rank + (ahead + 1) * ranks < chunks)
+          stage(ahead + 1, place_after, Read::kAll);
         copy_async_commit();
       }
       if constexpr (kAhead || kFull) {

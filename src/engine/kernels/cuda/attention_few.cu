@@ -11,6 +11,7 @@
 //
 // The order of all sums is that of attention_chunk.cuh.
 #include <bit>
+#include <type_traits>
 
 #include "engine/kernels/cuda/attention_cluster.cuh"
 #include "engine/kernels/cuda/device.cuh"
@@ -41,16 +42,21 @@ struct FewShared {
   float angles[kOwnChannels];
   // Written by the blocks of the cluster: [block][head][round].
   alignas(16) float maxima[kFewBlocks][kRankStride];
-  alignas(16) float sums[kFewBlocks][kRankStride];
-  // Scores by fourths of the channels. When all maxima are there nobody reads them any more, nor the queries:
-  // sums of classes [class][head][channel] take the place of the one, weights [round][head][slot] of the
-  // other.
-  alignas(16) float parts[4][kHeads][kPartStride];
-  alignas(16) uint16_t queries[kHeads * kMaxWidth];
+  // Scores by fourths of the channels, and queries. When all maxima are there nobody reads them any more, and
+  // what travels then takes their places.
+  union {
+    alignas(16) float parts[4][kHeads][kPartStride];
+    struct {
+      alignas(16) float received[kClasses][kHeads][kOwnChannels];  // sums of classes
+      alignas(16) float sums[kFewBlocks][kRankStride];             // of weights: as maxima
+    };
+  };
+  union {
+    alignas(16) uint16_t queries[kHeads * kMaxWidth];
+    alignas(16) uint16_t weights[kMostRounds][kHeads][kWeightStride];
+  };
   // Behind it: values [round][slot][kQuarterWidth].
 };
-static_assert(sizeof(FewShared::parts) >= sizeof(float) * kClasses * kHeads * kOwnChannels);
-static_assert(sizeof(FewShared::queries) >= sizeof(uint16_t) * kMostRounds * kHeads * kWeightStride);
 constexpr size_t kValuesAt = (sizeof(FewShared) + 15) / 16 * 16;
 constexpr size_t kRoundBytes = sizeof(uint16_t) * kChunk * kQuarterWidth;
 
@@ -101,9 +107,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   SPARK_DYNAMIC_SHARED(uint8_t, memory);
   FewShared& s = *reinterpret_cast<FewShared*>(memory);
   uint16_t* const values = reinterpret_cast<uint16_t*>(memory + kValuesAt);
-  uint16_t(*const weights)[kHeads][kWeightStride] =
-      reinterpret_cast<uint16_t(*)[kHeads][kWeightStride]>(s.queries);
-  float* const received = &s.parts[0][0][0];
   const SparseAttentionArgs& a = params.a;
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread & 31, warp = thread / 32;
@@ -178,6 +181,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     return tile / 2 * kChunk + quarter * kQuarterSlots + tile % 2 * 8 + at.g;
   };
   RawChannels keys[2];
+  // Bits: the lane's slots of the keys' tiles are no empty ones; the warp has records that are not complete
+  // before the wait.
+  uint32_t flags = 0;
+  constexpr uint32_t kMore = 4;
 #pragma unroll 1
   for (int pass = 0; pass < 2; ++pass) {
     if (pass != 0) {
@@ -209,12 +216,16 @@ __global__ void __launch_bounds__(kThreads, 2)
         if (thread < kMostRounds * kChunk && lane == 0) s.live[warp] |= live;
         __syncthreads();
       }
+      if ((flags & kMore) == 0) break;
     }
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       if (key_tile(j) >= 2 * rounds) continue;
       const int i = key_index(j);
-      if ((s.early[i / 32] >> i % 32 & 1) == static_cast<uint32_t>(pass)) continue;
+      const uint32_t early = s.early[i / 32] >> (i - at.g) % 32;  // of the tile
+      if ((early & 0xFF) != 0xFF) flags |= kMore;
+      if (is_live(i)) flags |= 1u << j;
+      if ((early >> at.g & 1) == static_cast<uint32_t>(pass)) continue;
       load(keys[j], i, at.channel);
     }
     const int channel = (lane & 3) * 32;  // of the quarter
@@ -225,6 +236,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     for (int j = 0; j < 2; ++j) {
       const int first = value_tile(j) * 8;
       const bool early = first < rounds * kChunk && (s.early[first / 32] >> first % 32 & 0xFF) == 0xFF;
+      if (first < rounds * kChunk && !early) flags |= kMore;
       now[j] = first < rounds * kChunk && early == (pass == 0);
       if (now[j]) load(raw[j], first + at.g, quarter * kQuarterWidth + channel);
     }
@@ -245,9 +257,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     if (key_tile(j) >= 2 * rounds) continue;
-    const int i = key_index(j);
-    const bool main = is_main(i), live = is_live(i);
-    decode_tile(keys[j], main, live, [&](int u, const uint4& unit) { key[j][u] = unit; });
+    decode_tile(keys[j], is_main(key_index(j)), (flags >> j & 1) != 0,
+                [&](int u, const uint4& unit) { key[j][u] = unit; });
   }
   copy_async_wait<0>();
   __syncthreads();
@@ -300,7 +311,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   eight.x = __shfl_sync(~0u, word, lane & 28), eight.y = __shfl_sync(~0u, word, (lane & 28) + 1);
   eight.z = __shfl_sync(~0u, word, (lane & 28) + 2), eight.w = __shfl_sync(~0u, word, (lane & 28) + 3);
   if (round < rounds) {
-    uint16_t* to = &weights[round][warp][quarter * kQuarterSlots + (lane >> 2 & 1) * 8];
+    uint16_t* to = &s.weights[round][warp][quarter * kQuarterSlots + (lane >> 2 & 1) * 8];
     store_cluster_async(reinterpret_cast<float4*>(to), &s.weights_there,
                         static_cast<uint32_t>(own_class + (lane & 3) * kClasses), eight);
   }
@@ -312,13 +323,15 @@ __global__ void __launch_bounds__(kThreads, 2)
     store_cluster_async(reinterpret_cast<float4*>(&s.sums[rank][warp * kMostRounds]), &s.sums_there,
                         static_cast<uint32_t>(lane), told);
   }
+  // Factors of the chunks by the first half of the lanes, of the classes by the second.
   const float last = __shfl_sync(~0u, running, chunks - 1);
   const float before = __shfl_up_sync(~0u, running, kClasses);
-  if (lane < chunks) {
-    s.chunk_factor[lane][warp] = lane >= kClasses ? expf(before - running) : 0.0f;
-    if (lane >= chunks - kClasses) s.class_factor[lane % kClasses][warp] = expf(running - last);
-  } else if (lane < kClasses) {
-    s.class_factor[lane][warp] = 0.0f;
+  const bool of_chunk = lane < kMaxChunks;
+  const float factor = expf(of_chunk ? before - running : running - last);
+  if (of_chunk) {
+    if (n < chunks) s.chunk_factor[n][warp] = n >= kClasses ? factor : 0.0f;
+  } else if (n < chunks ? n >= chunks - kClasses : n < kClasses) {
+    s.class_factor[n % kClasses][warp] = n < chunks ? factor : 0.0f;
   }
   if (lane == 0) s.last_max[warp] = last;
   __syncthreads();
@@ -329,24 +342,30 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (rounds > 0) {
       barrier_wait(&s.weights_there, 0);
       const int g = lane >> 2;
-#pragma unroll 1
-      for (int i = 0; i < rounds; ++i) {
-        const float f0 = s.chunk_factor[own_class + i * kClasses][g];
-        const float f1 = s.chunk_factor[own_class + i * kClasses][g + 8];
-        const uint16_t* kv = values + i * kChunk * kQuarterWidth;
-        uint32_t weight[4][4];
-        load_weights(weights[i], weight);
+      const auto add = [&](auto count) {
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          float product[4] = {};
-          const int from = value_at(lane, warp * 2 + j);
-          multiply_values<kQuarterWidth>(product, weight, kv + from);
+        for (int i = 0; i < decltype(count)::value; ++i) {
+          const float f0 = s.chunk_factor[own_class + i * kClasses][g];
+          const float f1 = s.chunk_factor[own_class + i * kClasses][g + 8];
+          uint32_t weight[4][4];
+          load_weights(s.weights[i], weight);
 #pragma unroll
-          for (int k = 0; k < 4; ++k) sums.unit[j][k] = fmaf(sums.unit[j][k], k < 2 ? f0 : f1, product[k]);
+          for (int j = 0; j < 2; ++j) {
+            float product[4] = {};
+            multiply_values<kQuarterWidth>(
+                product, weight, values + i * kChunk * kQuarterWidth + value_at(lane, warp * 2 + j));
+#pragma unroll
+            for (int k = 0; k < 4; ++k) sums.unit[j][k] = fmaf(sums.unit[j][k], k < 2 ? f0 : f1, product[k]);
+          }
         }
-      }
+      };
+      // Without a branch between the rounds their latencies overlap.
+      if (rounds == 1) add(std::integral_constant<int, 1>{});
+      if (rounds == 2) add(std::integral_constant<int, 2>{});
+      if (rounds == 3) add(std::integral_constant<int, 3>{});
+      if (rounds == 4) add(std::integral_constant<int, 4>{});
       // To the block that finishes them.
-      float* to = received + own_class * kHeads * kOwnChannels + warp % 2 * 16;
+      float* to = &s.received[own_class][0][warp % 2 * 16];
 #pragma unroll
       for (int j = 0; j < 2; ++j)
         push_unit(sums.unit[j], to + j * 8, &s.values_there, warp / 2 + quarter * kClasses);
@@ -384,11 +403,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (head0 + head >= a.heads) return;
   const int own = thread % (kOwnChannels / 2) * 2;  // channel
   // A unit's channels lie in the order 0, 1, 4, 5, 2, 3, 6, 7.
-  const float* from = received + head * kOwnChannels + own / 8 * 8 + (own & 2) * 2 + (own & 4) / 2;
+  const int place = own / 8 * 8 + (own & 2) * 2 + (own & 4) / 2;
   float2 of[kClasses] = {};
 #pragma unroll
   for (int c = 0; c < kClasses; ++c) {
-    if (c < chunks) of[c] = *reinterpret_cast<const float2*>(from + c * kHeads * kOwnChannels);
+    if (c < chunks) of[c] = *reinterpret_cast<const float2*>(&s.received[c][head][place]);
   }
   float by[kClasses];
 #pragma unroll
