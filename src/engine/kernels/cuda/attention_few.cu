@@ -11,7 +11,6 @@
 //
 // The order of all sums is that of attention_chunk.cuh.
 #include <bit>
-#include <type_traits>
 
 #include "engine/kernels/cuda/attention_cluster.cuh"
 #include "engine/kernels/cuda/device.cuh"
@@ -342,28 +341,22 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (rounds > 0) {
       barrier_wait(&s.weights_there, 0);
       const int g = lane >> 2;
-      const auto add = [&](auto count) {
+      // Not unrolled: all of this code runs once a layer, and its lines come from afar.
+#pragma unroll 1
+      for (int i = 0; i < rounds; ++i) {
+        const float f0 = s.chunk_factor[own_class + i * kClasses][g];
+        const float f1 = s.chunk_factor[own_class + i * kClasses][g + 8];
+        const uint16_t* kv = values + i * kChunk * kQuarterWidth;
+        uint32_t weight[4][4];
+        load_weights(s.weights[i], weight);
 #pragma unroll
-        for (int i = 0; i < decltype(count)::value; ++i) {
-          const float f0 = s.chunk_factor[own_class + i * kClasses][g];
-          const float f1 = s.chunk_factor[own_class + i * kClasses][g + 8];
-          uint32_t weight[4][4];
-          load_weights(s.weights[i], weight);
+        for (int j = 0; j < 2; ++j) {
+          float product[4] = {};
+          multiply_values<kQuarterWidth>(product, weight, kv + value_at(lane, warp * 2 + j));
 #pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            float product[4] = {};
-            multiply_values<kQuarterWidth>(
-                product, weight, values + i * kChunk * kQuarterWidth + value_at(lane, warp * 2 + j));
-#pragma unroll
-            for (int k = 0; k < 4; ++k) sums.unit[j][k] = fmaf(sums.unit[j][k], k < 2 ? f0 : f1, product[k]);
-          }
+          for (int k = 0; k < 4; ++k) sums.unit[j][k] = fmaf(sums.unit[j][k], k < 2 ? f0 : f1, product[k]);
         }
-      };
-      // Without a branch between the rounds their latencies overlap.
-      if (rounds == 1) add(std::integral_constant<int, 1>{});
-      if (rounds == 2) add(std::integral_constant<int, 2>{});
-      if (rounds == 3) add(std::integral_constant<int, 3>{});
-      if (rounds == 4) add(std::integral_constant<int, 4>{});
+      }
       // To the block that finishes them.
       float* to = &s.received[own_class][0][warp % 2 * 16];
 #pragma unroll
