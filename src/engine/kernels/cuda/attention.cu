@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   push_sums(params, sums[0], rank, received, &s.pushed);
   barrier_wait(&s.summed, 0);
   const float divisor = join<kSplit>(s, warp, [&](int r) { return make_float2(s.sums[r][warp], 0.0f); }).x;
-  if (lane == 0) s.divisor[warp] = divisor + expf(s.sink[warp] - s.last_max[warp]);
+  if (lane == 0) s.inverse[warp] = kRecordShift / (divisor + expf(s.sink[warp] - s.last_max[warp]));
   __syncthreads();
   barrier_wait(&s.pushed, 0);
 
@@ -332,7 +332,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         join<kSplit>(s, head, [&](int r) { return *reinterpret_cast<const float2*>(from + r * stride); });
     uint32_t out = 0;
     if (s.last_max[head] > kInitialMax) {
-      out = pack_bf16(sum.x * kRecordShift / s.divisor[head], sum.y * kRecordShift / s.divisor[head]);
+      out = pack_bf16(sum.x * s.inverse[head], sum.y * s.inverse[head]);
       const int z = channel - (a.width - 2 * a.pairs);
       if (z >= 0) out = rotated_back(out, s.angles[z], s.angles[z + 1]);
     }

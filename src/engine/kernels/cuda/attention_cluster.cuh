@@ -47,7 +47,7 @@ struct AttentionShared {
   float class_sum[kAttentionSets<kSplit>][kHeads];
   float last_max[kHeads];
   float sink[kHeads];
-  float divisor[kHeads];
+  float inverse[kHeads];  // of the sum of weights, with the records' shift taken back
   float angles[kMaxWidth];
   // Written by the blocks of the cluster.
   float maxima[kMaxChunks + kClasses][kHeads];

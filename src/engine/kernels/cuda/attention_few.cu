@@ -37,7 +37,7 @@ struct FewShared {
   float class_factor[kClasses][kHeads];
   float last_max[kHeads];
   float sink[kHeads];
-  float divisor[kHeads];
+  float inverse[kHeads];  // of the sum of weights, with the records' shift taken back
   float angles[kOwnChannels];
   // Written by the blocks of the cluster: [block][head][round].
   alignas(16) float maxima[kFewBlocks][kRankStride];
@@ -385,7 +385,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     for (int i = 0; i < kClasses; ++i) of[i] = __shfl_sync(~0u, class_sum, half + i);
     const float total = join_classes(of[0], s.class_factor[0][head], of[2], s.class_factor[2][head]) +
                         join_classes(of[1], s.class_factor[1][head], of[3], s.class_factor[3][head]);
-    if (n == 0) s.divisor[head] = total + expf(s.sink[head] - s.last_max[head]);
+    if (n == 0) s.inverse[head] = kRecordShift / (total + expf(s.sink[head] - s.last_max[head]));
   }
   __syncthreads();
   barrier_wait(&s.values_there, 0);
@@ -409,7 +409,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   uint32_t out = 0;
   const int channel = quarter * kQuarterWidth + own_class * kOwnChannels + own;
   if (s.last_max[head] > kInitialMax) {
-    out = pack_bf16(result.x * kRecordShift / s.divisor[head], result.y * kRecordShift / s.divisor[head]);
+    out = pack_bf16(result.x * s.inverse[head], result.y * s.inverse[head]);
     if (channel >= kMaxWidth - 2 * a.pairs) out = rotated_back(out, s.angles[own], s.angles[own + 1]);
   }
   *reinterpret_cast<uint32_t*>(a.o + (static_cast<int64_t>(row) * a.heads + head0 + head) * kMaxWidth +
