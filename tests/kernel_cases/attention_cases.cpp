@@ -16,6 +16,7 @@ struct AttentionShape {
   int32_t ratio = 1;
   WindowOrder order = WindowOrder::kOldestFirst;
   bool draft_block = false;  // extra records and a fixed window end
+  bool few_rows = false;     // of a draft block: one sequence's
   double q_sigma = 1;
 };
 
@@ -35,12 +36,12 @@ std::vector<int32_t> random_selection(Random& random, const HostSteps& steps, co
   return all;
 }
 
-HostSteps attention_steps(bool draft_block) {
+HostSteps attention_steps(bool draft_block, bool few_rows) {
   HostSteps steps;
   if (draft_block) {
     for (int32_t i = 0; i < 5; ++i) steps.add(1, 301 + i);
     steps.add(-1, 0);
-    for (int32_t i = 0; i < 3; ++i) steps.add(0, 4 + i);
+    for (int32_t i = 0; i < 3 && !few_rows; ++i) steps.add(0, 4 + i);
     return steps;
   }
   for (int32_t i = 0; i < 5; ++i) steps.add(0, i);        // window filling up
@@ -54,7 +55,7 @@ HostSteps attention_steps(bool draft_block) {
 Problem attention_problem(const AttentionShape& s) {
   Random random(static_cast<uint64_t>(s.heads * 7 + s.width + s.max_selected + s.window));
   Problem p;
-  p.steps = attention_steps(s.draft_block);
+  p.steps = attention_steps(s.draft_block, s.few_rows);
   p.rows = p.steps->rows();
   p.splittable = !s.draft_block;
   const auto row = static_cast<size_t>(s.heads * s.width);
@@ -129,9 +130,12 @@ void add_attention_cases(std::vector<KernelCase>& cases) {
   add("ratio 2", {.ratio = 2});
   add("sharp", {.q_sigma = 20});
   add("many heads", {.heads = 40, .width = 96, .pairs = 16, .max_selected = 100});
-  // The whole batch with two blocks a row and 16 heads, pieces of it with four or with a block a chunk.
+  // The whole batch with two blocks a row and 16 heads, pieces of it with four.
   add("every split", {.heads = 33, .width = 32, .pairs = 4, .window = 64, .max_selected = 200});
-  add("full width", {.heads = 2, .width = 512, .pairs = 32, .max_selected = 20});
+  // The whole batch with four blocks a row or two, small pieces of it with sixteen.
+  add("full width", {.heads = 2, .width = 512, .pairs = 32, .max_selected = 24});
+  add("full width, odd list", {.heads = 2, .width = 512, .pairs = 32, .max_selected = 20});
+  add("long list", {.heads = 3, .width = 512, .pairs = 32, .window = 128, .max_selected = 896});
   add("one head", {.heads = 1, .width = 32, .pairs = 4, .window = 64, .max_selected = 7});
   add("real", {.heads = 64, .width = 512, .pairs = 32, .window = 128, .max_selected = 200});
   add("draft block", {.max_selected = 0, .order = WindowOrder::kRingSlot, .draft_block = true});

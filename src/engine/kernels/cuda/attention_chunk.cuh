@@ -11,7 +11,6 @@ constexpr int kChunk = 64;  // slots
 constexpr int kHeads = 16;  // a warp each between scores and values
 constexpr int kMaxWidth = 512;
 constexpr int kMaxChunks = 16;  // of a list
-constexpr int kMaxRanks = 16;   // blocks of a cluster
 constexpr int kClasses = 4;     // chunks i, i + 4, i + 8, .. are summed up together
 constexpr float kInitialMax = -1e30f;
 constexpr int kPartStride = kChunk + 8;  // of scores of a fourth of the channels
@@ -69,19 +68,41 @@ __device__ __forceinline__ void multiply_unit(float (&d)[4], const uint32_t (&q)
   mma_bf16(d, q[0][2], q[1][2], q[0][3], q[1][3], k.z, k.w);
 }
 
-// Decodes the lane's units of tiles of eight slots, writes them down and hands them to `use`. A tile may hold
-// records of both kinds; whole warps take the same way, and one kind is the straight one. Lanes beyond the
-// width have zeros.
+__device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+__device__ __forceinline__ uint4 main_unit_of(const RawChannels& raw, const UnitScales& scales, int u) {
+  return main_unit(word_of(raw.low, u), scales.pair[u / 2]);
+}
+__device__ __forceinline__ uint4 window_unit_of(const RawChannels& raw, const UnitScales& scales, int u) {
+  const uint4& from = u < 2 ? raw.low : raw.high;
+  return window_unit(word_of(from, 2 * (u % 2)), word_of(from, 2 * (u % 2) + 1), scales.pair[0]);
+}
+
+// Decodes the lane's units of a tile of eight slots that are of one kind.
+template <class Use>
+__device__ __forceinline__ void decode_tile(const RawChannels& raw, bool main, bool live, Use&& use) {
+  if (main) {
+    const UnitScales scales = main_scales(raw, live);
+#pragma unroll
+    for (int u = 0; u < kLaneUnits; ++u) use(u, main_unit_of(raw, scales, u));
+  } else {
+    const UnitScales scales = window_scales(raw, live);
+#pragma unroll
+    for (int u = 0; u < kLaneUnits; ++u) use(u, window_unit_of(raw, scales, u));
+  }
+}
+
+// Decodes the lane's units of tiles of eight slots and hands them to `use`. A tile may hold records of both
+// kinds; whole warps take the same way, and one kind is the straight one. Lanes beyond the width have zeros.
 template <int kTiles, class Use>
 __device__ __forceinline__ void decode_tiles(const RawChannels* raw, const bool* main, const bool* live,
-                                             uint16_t* kv, int first, Use&& use) {
-  const auto word = [](const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; };
+                                             Use&& use) {
   const auto from_main = [&](int tile, const UnitScales& scales, int u) {
-    return main_unit(word(raw[tile].low, u), scales.pair[u / 2]);
+    return main_unit_of(raw[tile], scales, u);
   };
   const auto from_window = [&](int tile, const UnitScales& scales, int u) {
-    const uint4& from = u < 2 ? raw[tile].low : raw[tile].high;
-    return window_unit(word(from, 2 * (u % 2)), word(from, 2 * (u % 2) + 1), scales.pair[0]);
+    return window_unit_of(raw[tile], scales, u);
   };
   const auto all = [&](auto scales_of, auto unit_of) {
     UnitScales scales[kTiles];
@@ -91,9 +112,7 @@ __device__ __forceinline__ void decode_tiles(const RawChannels* raw, const bool*
     for (int u = 0; u < kLaneUnits; ++u) {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        const uint4 unit = unit_of(tile, scales[tile], u);
-        *reinterpret_cast<uint4*>(kv + tile * kTile + unit_beside(first, u)) = unit;
-        use(tile, u, unit);
+        use(tile, u, unit_of(tile, scales[tile], u));
       }
     }
   };
@@ -125,21 +144,21 @@ __device__ __forceinline__ void store_parts(float (*part)[kPartStride], int slot
   *reinterpret_cast<float2*>(&part[g + 8][slot]) = make_float2(d[2], d[3]);
 }
 
-// Scores of slots `lane` and `lane + 32` for head `warp`.
+// Scores of two slots side by side, for head `warp`.
 struct ChunkScores {
   float low = -INFINITY, high = -INFINITY;
 };
-__device__ __forceinline__ ChunkScores add_parts(const float (*parts)[kHeads][kPartStride], uint32_t live_low,
-                                                 uint32_t live_high, float scale) {
-  const int lane = static_cast<int>(threadIdx.x & 31);
+// Of the slots 2 lane and 2 lane + 1; `live`: their bits.
+__device__ __forceinline__ ChunkScores add_parts(const float (*parts)[kHeads][kPartStride], uint32_t live,
+                                                 float scale) {
+  const int slot = static_cast<int>(threadIdx.x & 31) * 2;
   const int warp = static_cast<int>(threadIdx.x / 32);
-  const auto score = [&](int slot) {
-    return ((parts[0][warp][slot] + parts[1][warp][slot]) + (parts[2][warp][slot] + parts[3][warp][slot])) *
-           scale;
-  };
+  float2 of[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) of[i] = *reinterpret_cast<const float2*>(&parts[i][warp][slot]);
   ChunkScores z;
-  if ((live_low >> lane & 1) != 0) z.low = score(lane);
-  if ((live_high >> lane & 1) != 0) z.high = score(lane + 32);
+  if ((live & 1) != 0) z.low = ((of[0].x + of[1].x) + (of[2].x + of[3].x)) * scale;
+  if ((live & 2) != 0) z.high = ((of[0].y + of[1].y) + (of[2].y + of[3].y)) * scale;
   return z;
 }
 
@@ -151,6 +170,15 @@ __device__ __forceinline__ float warp_max(float v) {
   return __uint_as_float((most & 0x80000000u) != 0 ? most & 0x7FFFFFFFu : ~most);
 }
 
+// The sum over aligned groups of lanes, those side by side first: so that a quarter of a chunk's slots has a
+// sum of its own.
+template <int kLanes>
+__device__ __forceinline__ float add_lanes(float v) {
+#pragma unroll
+  for (int offset = 1; offset < kLanes; offset *= 2) v += __shfl_xor_sync(~0u, v, offset);
+  return v;
+}
+
 // Weights of a chunk for head `warp`, rounded for the products; returns their sum before rounding.
 __device__ __forceinline__ float store_weights(const ChunkScores& z, float running,
                                                uint16_t (*e)[kWeightStride]) {
@@ -158,9 +186,27 @@ __device__ __forceinline__ float store_weights(const ChunkScores& z, float runni
   const int warp = static_cast<int>(threadIdx.x / 32);
   const float low = expf(z.low - running);
   const float high = expf(z.high - running);
-  e[warp][lane] = float_to_bf16(low);
-  e[warp][lane + 32] = float_to_bf16(high);
-  return warp_sum(low + high);
+  *reinterpret_cast<uint32_t*>(&e[warp][2 * lane]) = pack_bf16(low, high);
+  return add_lanes<32>(low + high);
+}
+
+// The weights of all heads as operands, sixteen slots each.
+__device__ __forceinline__ void load_weights(const uint16_t (*e)[kWeightStride], uint32_t (&weight)[4][4]) {
+  const int lane = static_cast<int>(threadIdx.x & 31);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) ldmatrix_x4(weight[k], &e[lane & 15][k * 16 + (lane >> 4) * 8]);
+}
+// d += weights * a unit of values; `from`: the unit of slot `lane`, slots lie kWidth apart.
+template <int kWidth>
+__device__ __forceinline__ void multiply_values(float (&d)[4], const uint32_t (&weight)[4][4],
+                                                const uint16_t* from) {
+#pragma unroll
+  for (int k = 0; k < 4; k += 2) {
+    uint32_t v[4];
+    ldmatrix_x4_trans(v, from + k * 16 * kWidth);
+    mma_bf16(d, weight[k][0], weight[k][1], weight[k][2], weight[k][3], v[0], v[1]);
+    mma_bf16(d, weight[k + 1][0], weight[k + 1][1], weight[k + 1][2], weight[k + 1][3], v[2], v[3]);
+  }
 }
 
 // Sums of a class of chunks: the units 4 warp .. 4 warp + 3 of every head.
@@ -176,18 +222,11 @@ __device__ __forceinline__ void add_values(const uint16_t* kv, const uint16_t (*
   if (first * kUnitChannels >= width) return;
   const int at = unit_at(lane, first);
   uint32_t weight[4][4];
-#pragma unroll
-  for (int k = 0; k < 4; ++k) ldmatrix_x4(weight[k], &e[lane & 15][k * 16 + (lane >> 4) * 8]);
+  load_weights(e, weight);
 #pragma unroll
   for (int j = 0; j < kLaneUnits; ++j) {
     float d[4] = {};
-#pragma unroll
-    for (int k = 0; k < 4; k += 2) {
-      uint32_t v[4];
-      ldmatrix_x4_trans(v, kv + k * 16 * kMaxWidth + unit_beside(at, j));
-      mma_bf16(d, weight[k][0], weight[k][1], weight[k][2], weight[k][3], v[0], v[1]);
-      mma_bf16(d, weight[k + 1][0], weight[k + 1][1], weight[k + 1][2], weight[k + 1][3], v[2], v[3]);
-    }
+    multiply_values<kMaxWidth>(d, weight, kv + unit_beside(at, j));
 #pragma unroll
     for (int i = 0; i < 4; ++i) sums.unit[j][i] = fmaf(sums.unit[j][i], i < 2 ? f0 : f1, d[i]);
   }
@@ -196,6 +235,20 @@ __device__ __forceinline__ void add_values(const uint16_t* kv, const uint16_t (*
 // Two classes, each by its factor.
 __device__ __forceinline__ float join_classes(float a, float by_a, float b, float by_b) {
   return fmaf(b, by_b, a * by_a);
+}
+
+// All four, of two channels.
+__device__ __forceinline__ float2 join_four(const float2 (&sum)[kClasses], const float (&by)[kClasses]) {
+  return make_float2(
+      join_classes(sum[0].x, by[0], sum[2].x, by[2]) + join_classes(sum[1].x, by[1], sum[3].x, by[3]),
+      join_classes(sum[0].y, by[0], sum[2].y, by[2]) + join_classes(sum[1].y, by[1], sum[3].y, by[3]));
+}
+
+// A pair of channels, rotated by the negative of an angle.
+__device__ __forceinline__ uint32_t rotated_back(uint32_t pair, float cosine, float sine) {
+  const float v = bf16_low(pair), w = bf16_high(pair);
+  const float n = -sine;
+  return pack_bf16(v * cosine - w * n, v * n + w * cosine);
 }
 
 }  // namespace spark::engine::cuda

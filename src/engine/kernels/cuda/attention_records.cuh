@@ -16,7 +16,7 @@ struct Slot {
 };
 
 __device__ __forceinline__ bool is_selected(const SparseAttentionArgs& a, int slot) {
-  return slot >= a.window && slot < a.window + a.max_selected;
+  return static_cast<uint32_t>(slot - a.window) < static_cast<uint32_t>(a.max_selected);
 }
 
 // What the step says of a row, read at once.
@@ -46,19 +46,33 @@ __device__ __forceinline__ Slot chosen_slot(const SparseAttentionArgs& a, int se
   return {record_of(a.main_cache, sequence, entry), true, early};
 }
 
+// The position that a slot of the window shows; negative: none.
+__device__ __forceinline__ int window_position(const SparseAttentionArgs& a, const RowOfStep& row, int slot) {
+  int p;
+  if (a.order == WindowOrder::kOldestFirst) {
+    p = row.end - a.window + 1 + slot;
+  } else {
+    // The largest position <= end that is `slot` modulo the window.
+    int behind = (row.end - slot) % a.window;
+    if (behind < 0) behind += a.window;
+    p = row.end - behind;
+  }
+  return p < row.start || p > row.end ? -1 : p;
+}
+
+// The record of a slot behind window and selection: of a row of the step; null: none.
+__device__ __forceinline__ const uint8_t* extra_record(const SparseAttentionArgs& a, const RowOfStep& row,
+                                                       int slot) {
+  const int source = row.first + slot - a.window - a.max_selected;
+  if (a.extra == nullptr || source > row.last) return nullptr;
+  return a.extra + static_cast<int64_t>(source) * window_record_bytes(a.width);
+}
+
 __device__ __forceinline__ Slot slot_at(const SparseAttentionArgs& a, const EarlyRecords& early,
                                         const RowOfStep& row, int slot, int entry) {
   if (slot < a.window) {
-    int p;
-    if (a.order == WindowOrder::kOldestFirst) {
-      p = row.end - a.window + 1 + slot;
-    } else {
-      // The largest position <= end that is `slot` modulo the window.
-      int behind = (row.end - slot) % a.window;
-      if (behind < 0) behind += a.window;
-      p = row.end - behind;
-    }
-    if (p < row.start || p > row.end) return {nullptr, false, false};
+    const int p = window_position(a, row, slot);
+    if (p < 0) return {nullptr, false, false};
     const bool complete = early.all_window || (early.window && p < a.step.position[row.first]);
     return {record_of(a.window_cache, row.sequence, p), false, complete};
   }
@@ -66,10 +80,7 @@ __device__ __forceinline__ Slot slot_at(const SparseAttentionArgs& a, const Earl
   if (slot < a.max_selected) {
     return chosen_slot(a, row.sequence, entry, early.selected);
   }
-  slot -= a.max_selected;
-  const int source = row.first + slot;
-  if (a.extra == nullptr || source > row.last) return {nullptr, false, false};
-  return {a.extra + static_cast<int64_t>(source) * window_record_bytes(a.width), false, false};
+  return {extra_record(a, row, slot + a.window), false, false};
 }
 
 }  // namespace spark::engine::cuda

@@ -20,12 +20,17 @@ constexpr float kRecordShift = 256.0f;  // 2^8, see above
 constexpr int kUnitChannels = 8;
 constexpr int kLaneUnits = 4;  // 32 channels
 
-// As loaded. An FP4 entry uses `low` and two scales, an FP8 record both halves and the first scale. An empty
-// slot (not `live`) holds whatever there was; its scales are taken for zero.
+// As loaded. An FP4 entry uses `low` and the two scales, an FP8 record both halves and the scale of an even
+// lane's channels or of an odd one's. An empty slot (not `live`) holds whatever there was; its scales are
+// taken for zero.
 struct RawChannels {
   uint4 low = {}, high = {};
-  uint32_t scale[2] = {};
+  uint32_t scales = 0;  // two bytes
 };
+// Where the pair of scales of 32 channels lies in a record.
+__device__ __forceinline__ uint32_t scales_at(bool main, uint32_t width, uint32_t channel) {
+  return main ? width / 2 + channel / 16 : width + (channel / 32 & ~1u);
+}
 
 __device__ __forceinline__ uint32_t load_word(const uint8_t* p) {
   return __ldcg(p) | uint32_t{__ldcg(p + 1)} << 8 | uint32_t{__ldcg(p + 2)} << 16 |
@@ -51,14 +56,17 @@ __device__ __forceinline__ void load_channels(RawChannels& raw, const uint8_t* r
   }
   const auto at = static_cast<uint32_t>(channel), all = static_cast<uint32_t>(width);
   const uint8_t* codes = record + (main ? at / 2 : at);
-  const uint8_t* scales = record + (main ? all / 2 + at / 16 : all + at / 32);
+  const uint8_t* scales = record + scales_at(main, all, at);
   raw.low = load_words<kAligned>(codes);
-  raw.scale[0] = __ldcg(scales);
-  if (main) {
-    raw.scale[1] = __ldcg(scales + 1);
+  if constexpr (kAligned) {
+    raw.scales = __ldcg(reinterpret_cast<const uint16_t*>(scales));
   } else {
-    raw.high = load_words<kAligned>(codes + 16);
+    // A record may end with the first scale of a pair.
+    const bool odd = !main && (at / 32 & 1) != 0;
+    raw.scales =
+        odd ? uint32_t{__ldcg(scales + 1)} << 8 : __ldcg(scales) | (main ? __ldcg(scales + 1) << 8 : 0);
   }
+  if (!main) raw.high = load_words<kAligned>(codes + 16);
 }
 
 // The same of a record that lies in shared memory, on 16 bytes.
@@ -66,14 +74,9 @@ __device__ __forceinline__ void read_channels(RawChannels& raw, const uint8_t* r
                                               int channel) {
   const auto at = static_cast<uint32_t>(channel), all = static_cast<uint32_t>(width);
   const uint8_t* codes = record + (main ? at / 2 : at);
-  const uint8_t* scales = record + (main ? all / 2 + at / 16 : all + at / 32);
   raw.low = *reinterpret_cast<const uint4*>(codes);
-  raw.scale[0] = scales[0];
-  if (main) {
-    raw.scale[1] = scales[1];
-  } else {
-    raw.high = *reinterpret_cast<const uint4*>(codes + 16);
-  }
+  raw.scales = *reinterpret_cast<const uint16_t*>(record + scales_at(main, all, at));
+  if (!main) raw.high = *reinterpret_cast<const uint4*>(codes + 16);
 }
 
 // Both halves of a word the scale of channels 16 i .. 16 i + 15 of the lane's.
@@ -81,13 +84,14 @@ struct UnitScales {
   uint32_t pair[2];
 };
 __device__ __forceinline__ UnitScales main_scales(const RawChannels& raw, bool live) {
-  const uint32_t codes = live ? raw.scale[0] | raw.scale[1] << 8 : 0;
-  const float2 s = half2_to_float2(e4m3x2_to_half2(codes));
+  const float2 s = half2_to_float2(e4m3x2_to_half2(live ? raw.scales : 0));
   const float low = s.x * 0x1p118f, high = s.y * 0x1p118f;
   return {{pack_bf16(low, low), pack_bf16(high, high)}};
 }
 __device__ __forceinline__ UnitScales window_scales(const RawChannels& raw, bool live) {
-  const float s = live ? ue8m0_to_float(raw.scale[0]) : 0.0f;
+  // A lane's channels are 32 times its number from some even multiple on.
+  const uint32_t scale = raw.scales >> (threadIdx.x & 1) * 8 & 0xFF;
+  const float s = live ? ue8m0_to_float(scale) : 0.0f;
   const uint32_t pair = pack_bf16(s, s);
   return {{pair, pair}};
 }
