@@ -46,9 +46,9 @@ struct FewShared {
   union {
     alignas(16) float parts[4][kHeads][kPartStride];
     struct {
-      alignas(16) float received[kClasses][kHeads][kOwnChannels];  // sums of classes
-      alignas(16) float sums[kFewBlocks][kRankStride];             // of weights: as maxima
-    };
+      alignas(16) float values[kClasses][kHeads][kOwnChannels];  // sums of classes
+      alignas(16) float weights[kFewBlocks][kRankStride];        // sums of weights: as maxima
+    } sums;
   };
   union {
     alignas(16) uint16_t queries[kHeads * kMaxWidth];
@@ -319,7 +319,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   told.x = __shfl_sync(~0u, sum, 0), told.y = __shfl_sync(~0u, sum, 8);
   told.z = __shfl_sync(~0u, sum, 16), told.w = __shfl_sync(~0u, sum, 24);
   if (rounds > 0 && lane < kFewBlocks) {
-    store_cluster_async(reinterpret_cast<float4*>(&s.sums[rank][warp * kMostRounds]), &s.sums_there,
+    store_cluster_async(reinterpret_cast<float4*>(&s.sums.weights[rank][warp * kMostRounds]), &s.sums_there,
                         static_cast<uint32_t>(lane), told);
   }
   // Factors of the chunks by the first half of the lanes, of the classes by the second.
@@ -358,7 +358,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         }
       }
       // To the block that finishes them.
-      float* to = &s.received[own_class][0][warp % 2 * 16];
+      float* to = &s.sums.values[own_class][0][warp % 2 * 16];
 #pragma unroll
       for (int j = 0; j < 2; ++j)
         push_unit(sums.unit[j], to + j * 8, &s.values_there, warp / 2 + quarter * kClasses);
@@ -370,7 +370,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     float x[kQuarters] = {};
 #pragma unroll
     for (int c = 0; c < kQuarters; ++c) {
-      if (n < chunks) x[c] = s.sums[n % kClasses + c * kClasses][head * kMostRounds + n / kClasses];
+      if (n < chunks) x[c] = s.sums.weights[n % kClasses + c * kClasses][head * kMostRounds + n / kClasses];
     }
     const float chunk_sum = (x[0] + x[1]) + (x[2] + x[3]);
     const int c = n % kClasses, half = lane & 16;
@@ -400,7 +400,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   float2 of[kClasses] = {};
 #pragma unroll
   for (int c = 0; c < kClasses; ++c) {
-    if (c < chunks) of[c] = *reinterpret_cast<const float2*>(&s.received[c][head][place]);
+    if (c < chunks) of[c] = *reinterpret_cast<const float2*>(&s.sums.values[c][head][place]);
   }
   float by[kClasses];
 #pragma unroll

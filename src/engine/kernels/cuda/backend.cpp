@@ -91,7 +91,7 @@ void Backend::linear(const LinearArgs& args) {
     waiting_.product = args;
     return;
   }
-  if (settles(args)) launch_late_mix();
+  if (settles(args)) launch_late_mix(true);
   LinearExtras extras;
   std::optional<QuantiseArgs> quantise;
   if (waiting_.quantise && quantises_inside(limits_, args, *waiting_.quantise)) {
@@ -143,7 +143,9 @@ void Backend::mhc_collapse(const MhcCollapseArgs& args) {
     const MhcExpandArgs expand = *std::exchange(waiting_.expand, std::nullopt);
     const std::optional<MhcMixArgs> mix = std::exchange(waiting_.mix, std::nullopt);
     const Launch on = main();
-    launch_mhc_expand_collapse(on, expand, args, settled_before(args.h));
+    launch_mhc_expand_collapse(
+        on, expand, args,
+        {.streams = settled_before(args.h), .coefficients = mix_settled() && settled_before(args.pre)});
     last_mhc_ = chain_->last();
     written(args.h);
     remember_collapsed(args);
@@ -223,6 +225,7 @@ void Backend::sparse_attention(const SparseAttentionArgs& args) {
        .all_window = window,
        .selected = settled_before(args.selected) && settled_before(args.main_cache.base)});
   chain_->settles();
+  launch_late_mix();
 }
 
 void Backend::route(const RouteArgs& args) {
@@ -262,7 +265,7 @@ void Backend::launch_product(const Waiting& waiting, const WindowWriteArgs* wind
                      .window = window});
 }
 
-void Backend::launch_mix(const MhcMixArgs& args) {
+void Backend::launch_mix(const MhcMixArgs& args, bool settle) {
   const int64_t columns = int64_t{args.streams} * args.hidden;
   float* partials =
       scratch<float>(Scratch::kMhcPartials, int64_t{args.rows} * kMixOutputs * mhc_mix_chunks(columns));
@@ -276,6 +279,8 @@ void Backend::launch_mix(const MhcMixArgs& args) {
   const Launch first = beside(mix_side_);
   const Launch second = beside(mix_side_);
   launch_mhc_mix(first, second, args, fn, partials, early);
+  mix_settles_ = settle && options_.side_stream && starts_early(args.rows);
+  if (mix_settles_) launch_settle(beside(mix_side_));
   pending_pre_ = args.pre;
 }
 

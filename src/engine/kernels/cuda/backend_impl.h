@@ -159,14 +159,20 @@ class Backend final : public CudaBackend {
     return second.x != first.y && (first.y == nullptr || second.y != first.y);
   }
 
-  void launch_mix(const MhcMixArgs& args);
+  // `settle`: a kernel behind it settles, so that a launch that joins starts when the coefficients are there.
+  void launch_mix(const MhcMixArgs& args, bool settle = false);
+  // Whether the coefficients are complete when the launch that was just taken from the chain starts: one
+  // before it has joined them.
+  bool mix_settled() const {
+    return mix_settles_ && !mix_side_.busy && chain_->last() > mix_side_.joined_before;
+  }
 
   // Few rows: the coefficients that are made from a collapse's streams are not needed before the next one.
   // They wait until attention, or the router's product, has its place: q-a, q-b and attention each need a
   // multiprocessor's registers and shared memory, and the streams have settled when attention lets go.
-  void launch_late_mix() {
+  void launch_late_mix(bool settle = false) {
     if (!late_mix_) return;
-    launch_mix(*std::exchange(late_mix_, std::nullopt));
+    launch_mix(*std::exchange(late_mix_, std::nullopt), settle);
   }
 
   // Notes the place in the main chain after which a collapse's rows exist.
@@ -230,6 +236,7 @@ class Backend final : public CudaBackend {
   const uint8_t* collapsed_codes_ = nullptr;  // the rows that collapsed_ stands for
   Waiting waiting_;
   std::optional<MhcMixArgs> late_mix_;
+  bool mix_settles_ = false;  // the last coefficients' launches end with one that settles
   std::unordered_map<const void*, uint64_t> written_;  // memory -> the launch that wrote it last
   const float* pending_pre_ = nullptr;
   uint64_t last_mhc_ = 0;  // the last launch of the main chain that reads coefficients

@@ -407,9 +407,13 @@ void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args);
 // Whether expand and collapse fit in one launch.
 bool expands_and_collapses(int hidden);
 // Expand, then collapse of the new streams, in one launch.
-// `early`: the streams are complete when this launch starts, so that they are read before the wait for y.
+// What is complete when that one starts, and may be read before the wait for y.
+struct EarlyStreams {
+  bool streams = false;
+  bool coefficients = false;
+};
 void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args,
-                                bool early);
+                                const EarlyStreams& early);
 void launch_mhc_expand(const Launch& on, const MhcExpandArgs& args);
 void launch_stream_mean(const Launch& on, const StreamMeanArgs& args);
 void launch_engram_dequantise(const Launch& on, const EngramDequantiseArgs& args);

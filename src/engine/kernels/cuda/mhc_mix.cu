@@ -15,7 +15,6 @@ constexpr int kWarps = 8;
 constexpr int kOutputs = 24;
 constexpr int kPerWarp = kOutputs / kWarps;
 constexpr int kRowsAtOnce = 2;
-constexpr int kAtOnce = 4;  // outputs of a warp of the second kernel
 
 // The sums over the warp of kCount values, a power of two: lane l has that of value l / (32 / kCount). Each
 // is what warp_sum returns, to the bit: lanes that are done with a value go on with another.
@@ -108,53 +107,62 @@ __global__ void __launch_bounds__(kWarps * 32, 6)
   }
 }
 
-template <int kStreams>
-__global__ void __launch_bounds__(kWarps * 32)
+template <int kStreams, int kFinishWarps>
+__global__ void __launch_bounds__(kFinishWarps * 32)
     mix_finish_kernel(const float* partial, int chunks, int columns, int iterations, float eps,
                       float norm_eps, const float* scale, const float* base, float* pre, float* post,
                       float* comb) {
+  constexpr int kAtOnce = 32 / kFinishWarps;  // outputs of a warp: all that it has
+  static_assert(kAtOnce * kFinishWarps >= kMixOutputs && kFinishWarps >= 2);
+  constexpr int kCells = kStreams * kStreams;
   __shared__ float total[kMixOutputs];
   launch_dependents();
-  wait_for_inputs();
   const int64_t row = blockIdx.x;
   const int lane = static_cast<int>(threadIdx.x & 31);
-  const int warps = static_cast<int>(blockDim.x / 32);
-  // Four outputs at a time and four chunks of each, all read before the first is added.
-  for (int o = static_cast<int>(threadIdx.x / 32); o < kMixOutputs; o += kAtOnce * warps) {
-    const float* from = partial + (row * kMixOutputs + o) * chunks;
-    float sum[kAtOnce] = {};
-    for (int c = lane; c < chunks; c += 128) {
-      float v[kAtOnce][4];
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  // The first warp makes comb, the second pre and post. Their weights come from memory, long before the sums.
+  const int cell = lane % kCells;
+  const int own = warp == 0 ? 2 * kStreams + cell : min(lane, 2 * kStreams - 1);
+  const float own_scale = __ldg(scale + (warp == 0 ? 2 : lane < kStreams ? 0 : 1));
+  const float own_base = __ldg(base + own);
+  wait_for_inputs();
+  // Four chunks of every output, all read before the first is added.
+  float sum[kAtOnce] = {};
+#pragma unroll 1
+  for (int c = lane; c < chunks; c += 128) {
+    float v[kAtOnce][4];
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        const bool output = o + k * warps < kMixOutputs;
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int output = warp + k * kFinishWarps;
+      const float* from = partial + (row * kMixOutputs + output) * chunks + c;
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          v[k][i] = output && c + 32 * i < chunks ? from[k * warps * chunks + c + 32 * i] : 0.0f;
-      }
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sum[k] += v[k][i];
-      }
+      for (int i = 0; i < 4; ++i)
+        v[k][i] = output < kMixOutputs && c + 32 * i < chunks ? __ldcg(from + 32 * i) : 0.0f;
     }
-    const float all = warp_sums(sum);
-    const int output = o + lane / (32 / kAtOnce) * warps;
-    if (lane % (32 / kAtOnce) == 0 && output < kMixOutputs) total[output] = all;
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[k] += v[k][i];
+    }
   }
+  const float all = warp_sums(sum);
+  const int output = warp + lane / (32 / kAtOnce) * kFinishWarps;
+  if (lane % (32 / kAtOnce) == 0 && output < kMixOutputs) total[output] = all;
   __syncthreads();
-  if (threadIdx.x >= 32) return;
-  constexpr int kCells = kStreams * kStreams;
+  if (warp > 1) return;
   const float rs = __frsqrt_rn(total[kOutputs] / static_cast<float>(columns) + norm_eps);
-  if (lane < kStreams) {
-    pre[row * kStreams + lane] = sigmoid(total[lane] * rs * scale[0] + base[lane]) + eps;
-  } else if (lane < 2 * kStreams) {
-    post[row * kStreams + lane - kStreams] = 2.0f * sigmoid(total[lane] * rs * scale[1] + base[lane]);
+  const float logit = total[own] * rs * own_scale + own_base;
+  if (warp == 1) {
+    const float s = sigmoid(logit);
+    if (lane < kStreams) {
+      pre[row * kStreams + lane] = s + eps;
+    } else if (lane < 2 * kStreams) {
+      post[row * kStreams + lane - kStreams] = 2.0f * s;
+    }
+    return;
   }
   // Lane i * kStreams + j holds comb[i][j]; the lanes beyond repeat them.
-  const int cell = lane % kCells;
   const int i = cell / kStreams, j = cell % kStreams;
-  const float logit = total[2 * kStreams + cell] * rs * scale[2] + base[2 * kStreams + cell];
   const auto row_sum = [&](float v) {
     float sum = 0.0f;
 #pragma unroll
@@ -173,6 +181,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   float c = expf(logit - largest);
   c = c / row_sum(c) + eps;
   c = c / (column_sum(c) + eps);
+#pragma unroll 1  // less code to fetch
   for (int round = 1; round < iterations; ++round) {
     c = c / (row_sum(c) + eps);
     c = c / (column_sum(c) + eps);
@@ -198,15 +207,21 @@ void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixAr
   launch_kernel(partials, mix_partial_kernel, dim3(static_cast<unsigned>(chunks), row_blocks), kWarps * 32,
                 block_rows * kColumns * sizeof(uint16_t), 1, args.h, fn, outputs, args.rows, columns, chunks,
                 workspace, early);
-  const auto kernel = args.streams == 4   ? mix_finish_kernel<4>
-                      : args.streams == 3 ? mix_finish_kernel<3>
-                      : args.streams == 2 ? mix_finish_kernel<2>
-                                          : mix_finish_kernel<1>;
+  const auto finish_with = [&]<int kFinishWarps>() {
+    const auto kernel = args.streams == 4   ? mix_finish_kernel<4, kFinishWarps>
+                        : args.streams == 3 ? mix_finish_kernel<3, kFinishWarps>
+                        : args.streams == 2 ? mix_finish_kernel<2, kFinishWarps>
+                                            : mix_finish_kernel<1, kFinishWarps>;
+    launch_kernel(finish, kernel, dim3(static_cast<unsigned>(args.rows)), kFinishWarps * 32, 0, 1, workspace,
+                  chunks, columns, args.iterations, args.eps, args.norm_eps, args.scale, args.base, args.pre,
+                  args.post, args.comb);
+  };
   // Of few rows small enough that it finds room beside attention and WO-A.
-  const int warps = args.rows <= kDirectRows ? kWarps / 2 : kWarps;
-  launch_kernel(finish, kernel, dim3(static_cast<unsigned>(args.rows)), warps * 32, 0, 1, workspace, chunks,
-                columns, args.iterations, args.eps, args.norm_eps, args.scale, args.base, args.pre, args.post,
-                args.comb);
+  if (args.rows <= kDirectRows) {
+    finish_with.template operator()<kWarps / 2>();
+  } else {
+    finish_with.template operator()<kWarps>();
+  }
 }
 
 }  // namespace spark::engine::cuda

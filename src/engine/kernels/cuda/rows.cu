@@ -48,7 +48,7 @@ struct CollapseParams {
   const float* post;
   const float* comb;
   uint16_t* expanded;  // h
-  bool early;
+  EarlyStreams early;
 };
 
 // What the new streams take of the old ones, in their place: sum_i comb[i][j] * h[i].
@@ -96,20 +96,31 @@ __device__ __forceinline__ void load_quads(const float* from, float (&to)[kCount
   }
 }
 
-constexpr int kOnePieceThreads = 640;  // 5120 channels
-constexpr int kCollapseBlocks = 5;     // of a row, with few rows
-constexpr size_t kCollapseScratch = 32 * sizeof(float);
+constexpr int kOnePieceThreads = 640;                                       // 5120 channels
+constexpr int kCollapseBlocks = 5;                                          // of a row, with few rows
+constexpr size_t kCollapseScratch = 32 * sizeof(float) + sizeof(uint64_t);  // and a barrier
 
 // One block per row, kPieces pieces of eight channels a thread; or a cluster of kBlocks. (One block's warps
-// are bound by their instructions, and take all registers of a multiprocessor.) With `early` the old streams
-// are read before the wait (with one piece: that takes registers).
+// are bound by their instructions, and take all registers of a multiprocessor.) What is complete when it
+// starts is read before the wait (with one piece: that takes registers), and the old streams' part of the new
+// ones made.
 template <bool kExpand, int kPieces, int kBlocks = 1>
 __global__ void __launch_bounds__(kPieces == 1 ? kOnePieceThreads / kBlocks : 1024)
     collapse_kernel(const __grid_constant__ CollapseParams p) {
   static_assert(kBlocks == 1 || kPieces == 1);
   SPARK_DYNAMIC_SHARED(float, scratch);
   launch_dependents();
-  if constexpr (kBlocks > 1) cluster_arrive();
+  // Counts the sums of all warps of the row. (The cluster's own barrier would wait for the new streams to be
+  // written.)
+  uint64_t* const met = reinterpret_cast<uint64_t*>(scratch + 32);
+  if constexpr (kBlocks > 1) {
+    if (threadIdx.x == 0) {
+      barrier_init(met, 1);
+      barrier_init_done();
+      barrier_expect(met, static_cast<uint32_t>(kBlocks * sizeof(float)) * (blockDim.x / 32));
+    }
+    cluster_arrive();
+  }
   const int64_t row = blockIdx.x / kBlocks;
   const int rank = static_cast<int>(blockIdx.x % kBlocks);
   const int pieces = p.hidden / 8;
@@ -119,7 +130,8 @@ __global__ void __launch_bounds__(kPieces == 1 ? kOnePieceThreads / kBlocks : 10
   };
   uint4 weight[kPieces];
   load_norm_weight(p.weight + first * 8, pieces - first, weight);
-  const bool early = kPieces == 1 && p.early;
+  const bool early = kPieces == 1 && p.early.streams;
+  const bool mixed = early && p.early.coefficients;
   float m[4], post[4], comb[16];
   const auto load_coefficients = [&] {
     load_quads(p.pre + row * 4, m);
@@ -142,6 +154,10 @@ __global__ void __launch_bounds__(kPieces == 1 ? kOnePieceThreads / kBlocks : 10
   uint4 raw[4] = {};
   Eight stream[4];
   if (early && index_of(0) < pieces) load_streams(index_of(0), raw);
+  if (mixed) {
+    load_coefficients();
+    old_streams(raw, stream);
+  }
   if constexpr (kBlocks > 1) cluster_wait();  // the others have started
   wait_for_inputs();
   uint4 y_first = {};
@@ -150,9 +166,11 @@ __global__ void __launch_bounds__(kPieces == 1 ? kOnePieceThreads / kBlocks : 10
       y_first = __ldcg(reinterpret_cast<const uint4*>(p.y + row * p.hidden) + index_of(0));
     }
   }
-  load_coefficients();
-  if (!early && kPieces == 1 && index_of(0) < pieces) load_streams(index_of(0), raw);
-  if (kPieces == 1) old_streams(raw, stream);
+  if (!mixed) {
+    load_coefficients();
+    if (!early && kPieces == 1 && index_of(0) < pieces) load_streams(index_of(0), raw);
+    if (kPieces == 1) old_streams(raw, stream);
+  }
   Eight piece[kPieces] = {};
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
@@ -165,8 +183,6 @@ __global__ void __launch_bounds__(kPieces == 1 ? kOnePieceThreads / kBlocks : 10
     if constexpr (kExpand) {
       static_assert(kPieces == 1);
       expand_eight<4>(unpack_eight(y_first), post, stream);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) store_eight(p.expanded + (row * 4 + k) * p.hidden + index * 8, stream[k]);
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -177,17 +193,29 @@ __global__ void __launch_bounds__(kPieces == 1 ? kOnePieceThreads / kBlocks : 10
     }
     if (p.u != nullptr) store_eight(p.u + row * p.hidden + index * 8, piece[j]);
   }
+  const auto store_streams = [&] {
+    if constexpr (kExpand) {
+      const int index = index_of(0);
+      if (index >= pieces) return;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) store_eight(p.expanded + (row * 4 + k) * p.hidden + index * 8, stream[k]);
+    }
+  };
   const auto sum = [&](float v) {
-    if constexpr (kBlocks == 1) return block_sum(v, scratch);
+    if constexpr (kBlocks == 1) {
+      store_streams();
+      return block_sum(v, scratch);
+    }
     // The same tree over the same warps.
     v = warp_sum(v);
     const int lane = static_cast<int>(threadIdx.x & 31);
     const int warps = static_cast<int>(blockDim.x / 32);
     if (lane < kBlocks) {
-      store_cluster(scratch + rank * warps + static_cast<int>(threadIdx.x / 32), static_cast<uint32_t>(lane),
-                    v);
+      store_cluster_async(scratch + rank * warps + static_cast<int>(threadIdx.x / 32), met,
+                          static_cast<uint32_t>(lane), v);
     }
-    cluster_sync();
+    store_streams();  // while those travel
+    barrier_wait(met, 0);
     return warp_sum(lane < kBlocks * warps ? scratch[lane] : 0.0f);
   };
   const int64_t at = row * p.hidden + first * 8;
@@ -390,7 +418,7 @@ CollapseParams collapse_params(const MhcCollapseArgs& args) {
           .post = nullptr,
           .comb = nullptr,
           .expanded = nullptr,
-          .early = false};
+          .early = {}};
 }
 
 }  // namespace
@@ -419,7 +447,7 @@ bool expands_and_collapses(int hidden) {
 }
 
 void launch_mhc_expand_collapse(const Launch& on, const MhcExpandArgs& expand, const MhcCollapseArgs& args,
-                                bool early) {
+                                const EarlyStreams& early) {
   CollapseParams p = collapse_params(args);
   p.y = expand.y;
   p.post = expand.post;
