@@ -146,8 +146,8 @@ __device__ __forceinline__ int next_stages(int left) {
 //   this launch is complete then and reads no more.
 // - Words are read and written behind this launch's wait. By then all of the main chain before it is complete
 //   and seen, also where launches overlap, since every kernel of the chain waits before it ends
-//   (launch_chain.h); the sum of the call before is one of them, whatever ran in between. Nothing overlaps the
-//   start of a graph.
+//   (launch_chain.h); the sum of the call before is one of them, whatever ran in between. Nothing overlaps
+//   the start of a graph.
 // - So all words are zero between a sum and the next launch, whatever number of rows or width either has; at
 //   first they are because the arena's memory is.
 //
