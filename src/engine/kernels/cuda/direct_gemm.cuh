@@ -310,8 +310,20 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
     for (int e = 0; e < kEights; ++e)
       sequence[e] = p.combine.sequence[min(e * 8 + (static_cast<int>(threadIdx.x >> 4) & 7), p.rows - 1)];
   }
-  if (kCombine && p.combine.early) wait_for_inputs();
   __syncthreads();
+  const auto own_sum = [&](int e, int i) {
+    const int r = i & 15, m = (i >> 4) & 7, owner = i >> 7;
+    const float* const first =
+        partial + (owner * kEights + e) * 128 + ((r >> 3) * 2 + (m & 1)) * 32 + (r & 7) * 4 + (m >> 1);
+    return sum_of_shards(first, p.row_warps * kEights * 128, shards);
+  };
+  // Of the shared expert a thread's first output is summed before the wait. (With chunks of eight it would be
+  // spilled.)
+  constexpr bool kSumsFirst = kCombine && kChunk == 5;
+  float first_total = 0.0f;
+  if (kSumsFirst && static_cast<int>(threadIdx.x) < p.row_warps * 128)
+    first_total = own_sum(0, static_cast<int>(threadIdx.x));
+  if (kCombine && p.combine.early) wait_for_inputs();
   if constexpr (kCombine) {
     for (int i = static_cast<int>(blockIdx.x * kDirectThreads + threadIdx.x); i < p.combine.word_pairs;
          i += static_cast<int>(gridDim.x) * kDirectThreads)
@@ -330,9 +342,7 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
         if (sequence[e] < 0) continue;
         routed = sum_of_experts(p.combine, static_cast<size_t>(e * 8 + m), static_cast<size_t>(row), p.out);
       }
-      const float* first =
-          partial + (owner * kEights + e) * 128 + ((r >> 3) * 2 + (m & 1)) * 32 + (r & 7) * 4 + (m >> 1);
-      float total = sum_of_shards(first, p.row_warps * kEights * 128, shards);
+      float total = kSumsFirst && e == 0 && i < kDirectThreads ? first_total : own_sum(e, i);
       if constexpr (kCombine) total = routed + round_to_bf16(total);
       const size_t at =
           static_cast<size_t>(e * 8 + m) * static_cast<size_t>(p.y_stride) + static_cast<size_t>(row);
