@@ -180,7 +180,7 @@ void add_expert_cases(std::vector<KernelCase>& cases) {
   add("tiny, draft rows", {.rows = 6});
   add("tiny, many rows", {.rows = 96});
   add("prompt", {.rows = 98, .width = 96, .experts = 3, .top_k = 1});
-  add("prompt, long shards", {.rows = 97, .hidden = 2816, .width = 224, .experts = 3, .top_k = 1});
+  add("long prompt", {.rows = 97, .hidden = 2816, .width = 224, .experts = 3, .top_k = 1});
   add("clamped", {.rows = 5, .limit = 0.5F, .sigma = 8});
   add("one expert", {.rows = 9, .experts = 1, .top_k = 1});
   add("real widths", {.rows = 3, .hidden = 5120, .width = 576, .experts = 4, .top_k = 2, .limit = 10});
