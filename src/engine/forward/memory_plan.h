@@ -5,8 +5,9 @@
 //   plan.check(memory_available_to("cuda"));     // throws Error when it does not fit
 //
 // Weights are summed over the tensors (model/split.h), caches and the arrays of a step are those that the
-// model itself would allocate, counted by a backend without memory. Not counted: code, stacks, the
-// allocator's own.
+// model itself would allocate, counted by a backend without memory. Not counted: code, stacks, the CUDA
+// backend's scratch (mostly what the experts of a step leave: 61 KB a row of the real model, of at most
+// 2048), the allocator's own.
 #pragma once
 
 #include <cstdint>
