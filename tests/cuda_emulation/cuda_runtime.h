@@ -1,6 +1,6 @@
 // Stands in for the CUDA runtime when the kernels are compiled as plain C++ and run on the CPU: the few types
-// and calls that the backend uses. Memory is host memory, streams run everything at once, graphs cannot be
-// recorded.
+// and calls that the backend uses. Memory is host memory, streams run everything at once, but for kernels
+// that are recorded (recording.h).
 //
 // The folder of this file comes first in the include path of the emulated build; nothing else may include it.
 #pragma once
@@ -9,6 +9,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <tuple>
+#include <utility>
 
 #include "recording.h"
 
@@ -65,8 +68,8 @@ inline cudaError_t cudaGetLastError() {
 
 using cudaStream_t = int*;
 using cudaEvent_t = int*;
-using cudaGraph_t = int*;
-using cudaGraphExec_t = int*;
+using cudaGraph_t = spark::emulation::Graph*;
+using cudaGraphExec_t = spark::emulation::Graph*;
 enum { cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeRelaxed };
@@ -99,10 +102,15 @@ inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
   return *ms = 0, cudaSuccess;
 }
 inline cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
-  return cudaErrorNotSupported;
+  spark::emulation::Recording& r = spark::emulation::recording();
+  if (r.graph != nullptr) return cudaErrorNotSupported;  // one at a time
+  r.graph = new spark::emulation::Graph;
+  return r.on = true, cudaSuccess;
 }
-inline cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) {
-  return cudaErrorNotSupported;
+inline cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  spark::emulation::Recording& r = spark::emulation::recording();
+  *graph = std::exchange(r.graph, nullptr);
+  return r.on = false, cudaSuccess;
 }
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
 enum { cudaStreamSetCaptureDependencies = 1 };
@@ -113,16 +121,19 @@ inline cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* 
 inline cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t, void*, const void*, size_t, unsigned) {
   return ++spark::emulation::recording().dropped, cudaSuccess;
 }
-inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t*, cudaGraph_t, unsigned) {
-  return cudaErrorNotSupported;
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned) {
+  return *executable = new spark::emulation::Graph(*graph), cudaSuccess;
 }
-inline cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) {
-  return cudaErrorNotSupported;
-}
-inline cudaError_t cudaGraphDestroy(cudaGraph_t) {
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
+  for (const std::function<void()>& kernel : graph->kernels) kernel();
   return cudaSuccess;
 }
-inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) {
+inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  delete graph;
   return cudaSuccess;
 }
 

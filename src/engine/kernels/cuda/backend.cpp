@@ -25,6 +25,7 @@ Backend::~Backend() {
 
 void Backend::upload(void* to, const void* from_host, size_t bytes) {
   join();
+  collapsed_codes_ = nullptr;  // they may be what is written
   staging_->upload(stream(), to, from_host, bytes);
   chain_->interrupt();
 }
@@ -57,6 +58,7 @@ const uint8_t* Backend::synthetic_bytes(int64_t bytes, uint64_t seed) {
 
 void* Backend::native_stream() {
   join();
+  collapsed_codes_ = nullptr;  // whoever asks may write the rows
   return stream();
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 
 #include "engine/kernels/cuda/backend_impl.h"
 #include "engine/kernels/cuda/sm121/launch.h"
@@ -29,7 +30,9 @@ ExpertWorkspace Backend::expert_workspace(const ExpertsArgs& args, const Prepare
 
 // A prompt's rows.
 void Backend::prefill_experts(const ExpertsArgs& args, const PreparedExperts& bank, const uint16_t* shared) {
-  const int64_t most = int64_t{std::min(args.step.rows, kMaxPrefillRows)} * args.top_k;
+  // In powers of two: what a smaller step had stays allocated, as recorded graphs may use it.
+  const auto rows = static_cast<uint32_t>(std::min(args.step.rows, kMaxPrefillRows));
+  const int64_t most = int64_t{std::bit_ceil(rows)} * args.top_k;
   const int64_t stride = expert_codes_stride(bank.width);
   const PrefillExperts work = {
       .item_count = scratch<int32_t>(Scratch::kExpertCount, 1),

@@ -46,13 +46,16 @@ template <class... Parameters, class... Arguments>
 void launch_kernel(const Launch& on, void (*kernel)(Parameters...), dim3 grid, int threads,
                    size_t shared_bytes, int cluster, Arguments&&... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  emulation::run_kernel({.grid = {grid.x, grid.y, grid.z},
-                         .block = {static_cast<unsigned>(threads), 1, 1},
-                         .shared_bytes = shared_bytes,
-                         .cluster = static_cast<unsigned>(cluster),
-                         .most_shared_bytes = on.device.shared_bytes,
-                         .warpgroups = on.device.sm90},
-                        [&] { kernel(Parameters(arguments)...); });
+  const emulation::LaunchShape shape = {.grid = {grid.x, grid.y, grid.z},
+                                        .block = {static_cast<unsigned>(threads), 1, 1},
+                                        .shared_bytes = shared_bytes,
+                                        .cluster = static_cast<unsigned>(cluster),
+                                        .most_shared_bytes = on.device.shared_bytes,
+                                        .warpgroups = on.device.sm90};
+  emulation::run_or_record(
+      [shape, kernel, values = std::tuple<std::remove_cv_t<Parameters>...>(Parameters(arguments)...)] {
+        emulation::run_kernel(shape, [&] { std::apply(kernel, values); });
+      });
 }
 #else
 template <class... Parameters, class... Arguments>
