@@ -74,6 +74,35 @@ class SharedLaunches : public testing::Test {
   std::vector<std::unique_ptr<HostWeight>> kept_;
 };
 
+// A step that is run a second time is recorded, and from then on replayed: with the arguments of the
+// recording, on what its memory holds then.
+TEST_F(SharedLaunches, ARecordedStepIsReplayed) {
+  constexpr int32_t kOut = 64, kIn = 96, kRows = 3;
+  const Weight weight = place(cases::random_weight(random_, WeightFormat::kFp8, kOut, kIn));
+  uint16_t* const x = rows(kRows, kIn);
+  const QuantisedRows q = {room<uint8_t>(kRows * kIn), room<uint8_t>(kRows * 3)};
+  uint16_t* const y = room<uint16_t>(kRows * kOut);
+  uint16_t* const other = room<uint16_t>(kRows * kOut);
+  int issued = 0;
+  const auto step = [&](uint16_t* out) {
+    return [&, out] {
+      ++issued;
+      cuda_->quantise({.rows = kRows, .cols = kIn, .x = x, .out = q});
+      cuda_->linear({.rows = kRows, .x_q = q, .weight = &weight, .y = out, .y_stride = kOut});
+    };
+  };
+  const uint64_t alone = launches(step(other));
+  for (int run = 0; run < 5; ++run) {
+    const std::vector<uint16_t> values = cases::bf16_values(random_, kRows * kIn);
+    cuda_->upload(x, values.data(), values.size() * sizeof(uint16_t));
+    EXPECT_EQ(launches([&] { cuda_->run_recorded(7, step(y)); }), alone) << run;
+    step(other)();
+    EXPECT_EQ(read(y, kRows * kOut), read(other, kRows * kOut)) << run;
+  }
+  // Once alone, five times to compare, and in the recorded step's first two runs.
+  EXPECT_EQ(issued, 1 + 5 + 2);
+}
+
 TEST_F(SharedLaunches, QuantiserRunsInsideTheProductOfFewRows) {
   constexpr int32_t kOut = 64, kIn = 96;
   const Weight weight = place(cases::random_weight(random_, WeightFormat::kFp8, kOut, kIn));
