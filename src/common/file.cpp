@@ -19,6 +19,8 @@
 namespace spark {
 namespace {
 
+constexpr std::string_view kTemporarySuffix = ".XXXXXX";  // mkostemp's
+
 [[noreturn]] void fail(const std::string& path, const char* doing) {
   throw Error(std::string(doing) + ": " + std::strerror(errno), path);
 }
@@ -83,7 +85,8 @@ std::string read_file(const std::string& path, size_t max_bytes) {
 }
 
 void write_file_atomic(const std::string& path, std::string_view content, unsigned mode) {
-  std::string temporary = path + ".XXXXXX";
+  std::string temporary = path;
+  temporary += kTemporarySuffix;
   const Descriptor fd(::mkostemp(temporary.data(), O_CLOEXEC));
   if (fd.get() < 0) fail(path, "cannot be created");
   try {
@@ -101,6 +104,10 @@ void write_file_atomic(const std::string& path, std::string_view content, unsign
     throw;
   }
   sync_folder_of(path);
+}
+
+bool is_unfinished_write(std::string_view name, std::string_view of) {
+  return name.size() == of.size() + kTemporarySuffix.size() && name.starts_with(of) && name[of.size()] == '.';
 }
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {

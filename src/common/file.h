@@ -16,6 +16,10 @@ std::string read_file(const std::string& path, size_t max_bytes = size_t{1} << 3
 // content, a full disk leaves the old file.
 void write_file_atomic(const std::string& path, std::string_view content, unsigned mode = 0644);
 
+// Whether `name` is such a temporary file's beside a file called `of`: what is left when the writer is
+// killed.
+bool is_unfinished_write(std::string_view name, std::string_view of);
+
 // A whole file mapped read-only. Moving keeps the address.
 class MappedFile {
  public:

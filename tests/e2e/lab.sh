@@ -129,11 +129,12 @@ for delay in 0.05 0.15 0.25 0.4; do
   kill -9 "$victim" 2>/dev/null || true
   wait "$victim" 2>/dev/null || true
 done
+touch "$lab/ssh_config.q7Xb2a" # a write that was killed
 up --nodes 4 --no-docker
 "$spark" lab status --dir "$lab" >/dev/null || fail "not healthy after kill -9 of earlier runs"
 "$spark" lab down --dir "$lab" >/dev/null || fail "down"
 "$spark" lab down --dir "$lab" | grep -q 'no lab' || fail "down is not idempotent"
-[ ! -e "$lab" ] || fail "the directory is still there"
+[ ! -e "$lab" ] || { ls -lA "$lab" >&2; fail "the directory is still there"; }
 outside >"$work/after"
 [ "$(cat "$work/after")" = "$before" ] || { cat "$work/after" >&2; fail "something is left on this machine"; }
 [ -z "$(find /sys/fs/cgroup -maxdepth 2 -name "spark-lab-$(printf %s "$lab" | sha256sum | cut -c1-8)" 2>/dev/null)" ] || fail "a cgroup is left"

@@ -4,10 +4,12 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <thread>
 
 #include "common/clock.h"
@@ -24,6 +26,7 @@ namespace fs = std::filesystem;
 constexpr const char* kMarker = ".spark-lab";
 constexpr const char* kEntries[] = {"keys", "site",       "shared",      "nodes",
                                     "work", "ssh_config", "known_hosts", kLabStateFile};
+constexpr double kSettleSeconds = 5;
 
 void run_checked(const std::vector<std::string>& words, const std::string& directory = {}) {
   const ProcessResult result = run_process(words, {.directory = directory, .timeout_s = 60});
@@ -64,6 +67,24 @@ void make_repository(const fs::path& site, const fs::path& origin) {
   run_checked({"git", "fetch", "-q", "origin"}, site);
 }
 
+// A command killed in the middle of a write leaves the unfinished file.
+bool is_lab_entry(const std::string& name) {
+  return std::any_of(std::begin(kEntries), std::end(kEntries),
+                     [&](const char* entry) { return name == entry || is_unfinished_write(name, entry); });
+}
+
+// Programs of a killed command (git, ssh-keygen) may write for a moment longer.
+void remove_tree(const fs::path& path) {
+  std::error_code fault;
+  for (const double end = monotonic_s() + kSettleSeconds;;) {
+    fs::remove_all(path, fault);
+    if (!fault) return;
+    if (fault != std::errc::directory_not_empty || monotonic_s() > end)
+      throw Error("cannot be removed: " + fault.message(), path);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
 }  // namespace
 
 Descriptor lock_lab(const std::string& directory, double timeout_s) {
@@ -90,7 +111,11 @@ void claim_directory(const std::string& directory) {
 }
 
 void remove_lab_files(const std::string& directory) {
-  for (const char* entry : kEntries) fs::remove_all(fs::path(directory) / entry);
+  std::vector<fs::path> ours;
+  for (const auto& file : fs::directory_iterator(directory)) {
+    if (is_lab_entry(file.path().filename().string())) ours.push_back(file.path());
+  }
+  for (const fs::path& path : ours) remove_tree(path);
 }
 
 std::vector<NodeKeys> write_keys(const LabPlan& plan) {

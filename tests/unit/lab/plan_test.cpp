@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <set>
+#include <thread>
 
 #include "common/file.h"
 #include "common/json.h"
@@ -151,6 +152,33 @@ TEST_F(LabFolder, ForeignFilesAreNeverClaimed) {
   EXPECT_THROW(claim_directory(folder_), Error);
   remove_lab_files(folder_);
   EXPECT_TRUE(fs::exists(folder_ / "thesis.tex"));
+}
+
+TEST_F(LabFolder, WhatAKilledCommandLeftIsRemoved) {
+  fs::create_directories(folder_ / "shared/origin.git");
+  write_file_atomic(folder_ / "known_hosts.q7Xb2a", "a write that was never finished");
+  write_file_atomic(folder_ / "known_hosts.backup1", "of the user");
+  write_file_atomic(folder_ / "my_known_hosts.q7Xb2a", "of the user");
+  remove_lab_files(folder_);
+  EXPECT_FALSE(fs::exists(folder_ / "shared"));
+  EXPECT_FALSE(fs::exists(folder_ / "known_hosts.q7Xb2a"));
+  EXPECT_TRUE(fs::exists(folder_ / "known_hosts.backup1"));
+  EXPECT_TRUE(fs::exists(folder_ / "my_known_hosts.q7Xb2a"));
+}
+
+// A command that was killed leaves programs that write until they notice.
+TEST_F(LabFolder, FilesOfALabAreRemovedUnderAWriter) {
+  fs::create_directories(folder_ / "shared");
+  std::jthread writer([&] {
+    for (int i = 0; i < 300; ++i) {
+      std::error_code gone;
+      fs::create_directories(folder_ / "shared/objects" / std::to_string(i), gone);
+    }
+  });
+  remove_lab_files(folder_);
+  writer.join();
+  remove_lab_files(folder_);
+  EXPECT_FALSE(fs::exists(folder_ / "shared"));
 }
 
 TEST_F(LabFolder, OneCommandAtATime) {
