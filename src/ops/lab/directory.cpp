@@ -79,8 +79,9 @@ void remove_tree(const fs::path& path) {
   for (const double end = monotonic_s() + kSettleSeconds;;) {
     fs::remove_all(path, fault);
     if (!fault) return;
-    if (fault != std::errc::directory_not_empty || monotonic_s() > end)
-      throw Error("cannot be removed: " + fault.message(), path);
+    const bool moved =
+        fault == std::errc::directory_not_empty || fault == std::errc::no_such_file_or_directory;
+    if (!moved || monotonic_s() > end) throw Error("cannot be removed: " + fault.message(), path);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
 }

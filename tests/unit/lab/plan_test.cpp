@@ -170,12 +170,14 @@ TEST_F(LabFolder, WhatAKilledCommandLeftIsRemoved) {
 TEST_F(LabFolder, FilesOfALabAreRemovedUnderAWriter) {
   fs::create_directories(folder_ / "shared");
   std::jthread writer([&] {
-    for (int i = 0; i < 300; ++i) {
+    for (int i = 0; i < 3000; ++i) {
       std::error_code gone;
-      fs::create_directories(folder_ / "shared/objects" / std::to_string(i), gone);
+      const fs::path object = folder_ / "shared/objects" / std::to_string(i % 50);
+      fs::create_directories(object, gone);
+      fs::remove(object, gone);
     }
   });
-  remove_lab_files(folder_);
+  for (int i = 0; i < 100; ++i) remove_lab_files(folder_);
   writer.join();
   remove_lab_files(folder_);
   EXPECT_FALSE(fs::exists(folder_ / "shared"));
