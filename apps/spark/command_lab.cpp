@@ -33,7 +33,14 @@ struct LabFlags {
   std::vector<std::string> command;
   std::string until;
 
-  std::string absolute() const { return fs::absolute(directory).lexically_normal().string(); }
+  // One name for a directory, however it is spelt: the lab's ID comes from it.
+  std::string absolute() const {
+    std::error_code trouble;
+    fs::path path = fs::weakly_canonical(fs::absolute(directory), trouble);
+    if (trouble) throw Error("cannot be resolved: " + trouble.message(), directory, "name another --dir");
+    if (!path.has_filename()) path = path.parent_path();
+    return path.string();
+  }
 };
 
 // A program built beside this one.

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -67,6 +68,13 @@ void make_repository(const fs::path& site, const fs::path& origin) {
   run_checked({"git", "fetch", "-q", "origin"}, site);
 }
 
+bool is_file(int fd, const std::string& path) {
+  struct stat open {
+  }, named{};
+  return ::fstat(fd, &open) == 0 && ::stat(path.c_str(), &named) == 0 && open.st_dev == named.st_dev &&
+         open.st_ino == named.st_ino;
+}
+
 // A command killed in the middle of a write leaves the unfinished file.
 bool is_lab_entry(const std::string& name) {
   return std::any_of(std::begin(kEntries), std::end(kEntries),
@@ -88,27 +96,53 @@ void remove_tree(const fs::path& path) {
 
 }  // namespace
 
-Descriptor lock_lab(const std::string& directory, double timeout_s) {
+Descriptor lock_lab(const std::string& directory, double timeout_s, LabLock lock) {
   const std::string path = directory + "/" + kMarker;
-  Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!file.open()) throw Error(std::string("cannot be opened: ") + std::strerror(errno), path);
-  for (const double end = monotonic_s() + timeout_s; ::flock(file.get(), LOCK_EX | LOCK_NB) != 0;) {
+  for (const double end = monotonic_s() + timeout_s;;) {
+    if (lock == LabLock::kClaim) claim_directory(directory);
+    Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | (lock == LabLock::kClaim ? O_CREAT : 0), 0600));
+    const int cause = errno;
+    const bool removed = !file.open() && cause == ENOENT;
+    if (removed && lock == LabLock::kExisting) throw no_lab(directory);
+    if (!file.open() && !removed) throw Error(std::string("cannot be opened: ") + std::strerror(cause), path);
+    // Whoever held the lock may have removed the lab, and somebody made another one.
+    if (file.open() && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 && is_file(file.get(), path)) return file;
     if (monotonic_s() > end)
       throw Error("another command is changing this lab", directory, "wait for it to end, then try again");
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  return file;
+}
+
+void mark_lab(int marker, const std::string& id) {
+  if (::ftruncate(marker, 0) != 0 ||
+      ::pwrite(marker, id.data(), id.size(), 0) != static_cast<ssize_t>(id.size()))
+    throw Error(std::string("cannot be written: ") + std::strerror(errno), kMarker);
+}
+
+std::string marked_id(const std::string& directory) {
+  std::string id;
+  try {
+    id = read_file(directory + "/" + kMarker, 64);
+  } catch (const Error&) {
+    return {};
+  }
+  const bool is_id =
+      id.size() == kLabIdDigits && id.find_first_not_of("0123456789abcdef") == std::string::npos;
+  return is_id ? id : std::string();
 }
 
 void claim_directory(const std::string& directory) {
   std::error_code fault;
   fs::create_directories(directory, fault);
   if (fault) throw Error("cannot be created: " + fault.message(), directory);
-  if (!fs::exists(directory + "/" + kMarker) && !fs::is_empty(directory)) {
+  const bool foreign = !fs::exists(directory + "/" + kMarker, fault) && !fs::is_empty(directory, fault);
+  if (fault == std::errc::no_such_file_or_directory) return;  // another command has just removed it
+  if (fault) throw Error("cannot be read: " + fault.message(), directory);
+  if (foreign) {
     throw Error("holds files that no lab wrote", directory,
                 "name a new or empty directory: what is in a lab's directory is removed with the lab");
   }
-  fs::permissions(directory, fs::perms::owner_all);
+  fs::permissions(directory, fs::perms::owner_all, fault);
 }
 
 void remove_lab_files(const std::string& directory) {

@@ -9,8 +9,16 @@
 
 namespace spark::ops {
 
-// Held while a command changes a lab; a second command waits at most `timeout_s`. Throws Error.
-Descriptor lock_lab(const std::string& directory, double timeout_s);
+// Held while a command changes a lab; a second command waits at most `timeout_s`. kClaim: the directory
+// becomes a lab's (claim_directory); kExisting: Error when there is no lab, or none any more when the wait
+// ends.
+enum class LabLock { kExisting, kClaim };
+Descriptor lock_lab(const std::string& directory, double timeout_s, LabLock lock = LabLock::kExisting);
+
+// The lab's ID in its marker, which lock_lab returned: it names the lab's cgroups even when state.json is
+// damaged or the directory has been moved. Empty when there is none.
+void mark_lab(int marker, const std::string& id);
+std::string marked_id(const std::string& directory);
 
 // Refuses a directory that holds anything that no lab wrote.
 void claim_directory(const std::string& directory);

@@ -66,7 +66,8 @@ bool clear(const std::string& directory) {
   }
   LabOptions any;
   any.directory = directory;
-  const LabPlan plan = state ? state->plan : plan_lab(any);
+  LabPlan plan = state ? state->plan : plan_lab(any);
+  if (const std::string id = marked_id(directory); !id.empty()) plan.id = id;
   if (state && state->boot_id == boot_id()) {
     found = true;
     close_connections(plan);
@@ -221,9 +222,9 @@ LabState lab_up(const LabOptions& options, const LabProgress& progress) {
   const LabPlan plan = plan_lab(options);
   require_root();
   require_programs();
-  claim_directory(plan.options.directory);
-  const Descriptor lock = lock_lab(plan.options.directory, 5);
+  const Descriptor lock = lock_lab(plan.options.directory, 5, LabLock::kClaim);
   clear(plan.options.directory);
+  mark_lab(lock.get(), plan.id);
   try {
     fs::create_directories(plan.path("nodes"));
     fs::create_directories(plan.path("shared"));
@@ -247,9 +248,16 @@ LabState lab_up(const LabOptions& options, const LabProgress& progress) {
 }
 
 bool lab_down(const std::string& directory) {
-  if (!fs::exists(directory + "/.spark-lab")) return false;
+  const auto marked = [&] { return fs::exists(directory + "/.spark-lab"); };
+  if (!marked()) return false;
   require_root();
-  const Descriptor lock = lock_lab(directory, 5);
+  Descriptor lock;
+  try {
+    lock = lock_lab(directory, 5);
+  } catch (const Error&) {
+    if (!marked()) return false;  // another command has taken it down
+    throw;
+  }
   const bool found = clear(directory);
   fs::remove(directory + "/.spark-lab");
   std::error_code not_empty;
@@ -265,7 +273,8 @@ bool LabStatus::healthy() const {
 LabStatus lab_status(const std::string& directory) {
   require_root();
   auto found = read_lab_state(directory);
-  if (!found) throw Error("there is no lab here", directory, "spark lab up --dir " + directory);
+  if (!found) throw no_lab(directory);
+  require_home(*found);
   LabStatus status{.state = *std::move(found), .nodes = {}};
   const LabPlan& plan = status.state.plan;
   const bool same_boot = status.state.boot_id == boot_id();

@@ -50,7 +50,7 @@ LabPlan plan_lab(const LabOptions& options) {
   check(options);
   LabPlan plan;
   plan.options = options;
-  plan.id = sha256_hex(options.directory).substr(0, 8);
+  plan.id = sha256_hex(options.directory).substr(0, kLabIdDigits);
   AddressRequest request{.ssh_user = kLabUser, .nodes = {}};
   for (int64_t i = 1; i <= options.nodes; ++i)
     request.nodes.push_back({"node" + std::to_string(i), "192.0.2." + std::to_string(i), ""});

@@ -21,6 +21,8 @@ inline constexpr const char* kLabManagementInterface = "enP7s7";
 inline constexpr const char* kLabOperatorAddress = "192.0.2.254";
 inline constexpr const char* kLabUser = "root";
 
+inline constexpr size_t kLabIdDigits = 8;
+
 struct LabOptions {
   std::string directory = {};  // of the lab; created
   int64_t nodes = 3;           // 3: triangle, 4: ring

@@ -11,6 +11,7 @@
 #include "common/child_process.h"
 #include "common/clock.h"
 #include "common/file.h"
+#include "ops/lab/directory.h"
 
 namespace spark::ops {
 namespace {
@@ -143,9 +144,22 @@ void write_lab_state(const LabState& state) {
   write_file_atomic(state.plan.path(kLabStateFile), document.dump(2) + "\n", 0600);
 }
 
+Error no_lab(const std::string& directory) {
+  return Error("there is no lab here", directory, "spark lab up --dir " + directory);
+}
+
+void require_home(const LabState& state) {
+  const std::string& directory = state.plan.options.directory;
+  const std::string id = marked_id(directory);
+  if (id.empty() || id == state.plan.id) return;
+  throw Error("this lab was made in another directory and moved here", directory,
+              "move it back, or spark lab down --dir " + directory + " and spark lab up");
+}
+
 LabState load_lab(const std::string& directory) {
   auto state = read_lab_state(directory);
-  if (!state) throw Error("there is no lab here", directory, "spark lab up --dir " + directory);
+  if (!state) throw no_lab(directory);
+  require_home(*state);
   if (state->boot_id != boot_id() || !process_lives(state->network)) {
     throw Error("this lab is no longer running", directory,
                 "spark lab up --dir " + directory + " starts it afresh");

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "common/error.h"
 #include "ops/lab/plan.h"
 
 namespace spark::ops {
@@ -46,7 +47,9 @@ inline constexpr const char* kLabStateFile = "state.json";
 
 std::optional<LabState> read_lab_state(const std::string& directory);  // nullopt: none there
 void write_lab_state(const LabState& state);
-LabState load_lab(const std::string& directory);  // throws Error when none is there or it does not run
+LabState load_lab(const std::string& directory);  // throws Error when none is there, runs, or belongs there
+void require_home(const LabState& state);         // throws Error when its directory was moved
+Error no_lab(const std::string& directory);       // what a command says then
 const ProcessIdentity& living_node(const LabState& state, const std::string& node);  // throws Error
 std::string boot_id();
 

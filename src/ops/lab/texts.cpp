@@ -13,6 +13,13 @@ std::string write_text(const std::string& path, const std::string& content, cons
          "SPARK_LAB_END\nchmod " + mode + " " + path + "\n";
 }
 
+// A word of a ProxyCommand: a shell reads it, after ssh has read its percent signs.
+std::string proxy_word(const std::string& word) {
+  std::string text;
+  for (const char c : shell_quote(word)) text += c == '%' ? "%%" : std::string(1, c);
+  return text;
+}
+
 }  // namespace
 
 std::string link_batch(const LabPlan& plan, pid_t network, const std::vector<pid_t>& nodes) {
@@ -59,7 +66,8 @@ std::string ssh_configuration(const LabPlan& plan) {
   for (const LabNode& node : plan.nodes) {
     text += "Host " + node.name + "\n  HostName " + host_alias(plan, node.name) + "\n  User " + kLabUser +
             "\n  IdentityFile " + plan.path("keys/" + node.name + "_user") + "\n  ProxyCommand " +
-            options.spark_program + " lab connect --dir " + options.directory + " " + node.name + "\n";
+            proxy_word(options.spark_program) + " lab connect --dir " + proxy_word(options.directory) + " " +
+            node.name + "\n";
   }
   return text + "Host *\n  IdentitiesOnly yes\n  StrictHostKeyChecking yes\n  UserKnownHostsFile " +
          plan.path("known_hosts") + "\n  GlobalKnownHostsFile /dev/null\n  LogLevel ERROR\n";

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <set>
 #include <thread>
@@ -148,6 +149,7 @@ TEST_F(LabFolder, StateSurvivesWritingAndReading) {
 }
 
 TEST_F(LabFolder, ForeignFilesAreNeverClaimed) {
+  EXPECT_NO_THROW(claim_directory(folder_));
   write_file_atomic(folder_ / "thesis.tex", "years of work");
   EXPECT_THROW(claim_directory(folder_), Error);
   remove_lab_files(folder_);
@@ -184,8 +186,54 @@ TEST_F(LabFolder, FilesOfALabAreRemovedUnderAWriter) {
 }
 
 TEST_F(LabFolder, OneCommandAtATime) {
-  const Descriptor lock = lock_lab(folder_, 0);
+  EXPECT_THROW(lock_lab(folder_, 0), Error);  // there is no lab
+  EXPECT_FALSE(fs::exists(folder_ / ".spark-lab"));
+  const Descriptor lock = lock_lab(folder_, 0, LabLock::kClaim);
   EXPECT_THROW(lock_lab(folder_, 0.1), Error);
+  EXPECT_THROW(lock_lab(folder_, 0.1, LabLock::kClaim), Error);
+}
+
+// Whoever waits for a command that removes the lab must not end up with the lock of a file that nobody sees.
+TEST_F(LabFolder, TheLockOfARemovedLabIsWorthNothing) {
+  const fs::path lab = folder_ / "lab";
+  Descriptor remover = lock_lab(lab, 0, LabLock::kClaim);
+  std::jthread removal([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    fs::remove_all(lab);
+    remover.close();
+  });
+  const Descriptor next = lock_lab(lab, 10, LabLock::kClaim);
+  EXPECT_TRUE(fs::exists(lab / ".spark-lab"));
+  EXPECT_THROW(lock_lab(lab, 0.1), Error) << "somebody else has the same lab";
+}
+
+TEST_F(LabFolder, AMovedLabIsKnownByItsMarker) {
+  LabState state{.boot_id = boot_id(),
+                 .plan = plan_lab({.directory = folder_, .nodes = 3}),
+                 .network = *identify_process(::getpid()),
+                 .nodes = {{3, 4}, {5, 6}, {7, 8}},
+                 .docker = {},
+                 .image = {},
+                 .faults = {}};
+  const Descriptor lock = lock_lab(folder_, 0, LabLock::kClaim);
+  write_lab_state(state);
+  EXPECT_EQ(marked_id(folder_), "");
+  EXPECT_NO_THROW(load_lab(folder_));
+  mark_lab(lock.get(), state.plan.id);
+  EXPECT_EQ(marked_id(folder_), state.plan.id);
+  EXPECT_NO_THROW(load_lab(folder_));
+  mark_lab(lock.get(), "0123abcd");
+  EXPECT_THROW(load_lab(folder_), Error);
+  mark_lab(lock.get(), "../../etc");
+  EXPECT_EQ(marked_id(folder_), "") << "an ID is eight digits and nothing else";
+}
+
+TEST(LabTexts, AProxyCommandIsReadByAShell) {
+  const std::string text = ssh_configuration(
+      plan_lab({.directory = "/tmp/a&b;(c)", .nodes = 3, .spark_program = "/opt/my bin/100%"}));
+  EXPECT_NE(text.find("ProxyCommand '/opt/my bin/100%%' lab connect --dir '/tmp/a&b;(c)' node1\n"),
+            std::string::npos)
+      << text;
 }
 
 TEST_F(LabFolder, SiteOfTheLabLoadsWithoutFaults) {
