@@ -180,6 +180,8 @@ void add_expert_cases(std::vector<KernelCase>& cases) {
   add("tiny, draft rows", {.rows = 6});
   add("tiny, many rows", {.rows = 96});
   add("prompt", {.rows = 98, .width = 96, .experts = 3, .top_k = 1});
+  // Shards that are not whole, a width that ends within 128 columns, experts of one item and of two.
+  add("prompt, two experts a row", {.rows = 130, .hidden = 640, .width = 160, .experts = 9, .top_k = 2});
   add("long prompt", {.rows = 97, .hidden = 2816, .width = 224, .experts = 3, .top_k = 1});
   add("clamped", {.rows = 5, .limit = 0.5F, .sigma = 8});
   add("one expert", {.rows = 9, .experts = 1, .top_k = 1});

@@ -43,11 +43,13 @@ void Backend::prefill_experts(const ExpertsArgs& args, const PreparedExperts& ba
       .codes = scratch<uint8_t>(Scratch::kExpertCodes, most * stride),
       .scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 32),
       .outputs = scratch<uint16_t>(Scratch::kExpertOutputs, most * bank.hidden)};
+  const auto gate_up = limits_.block_scaled_mma ? sm121::launch_prefill_gate_up : launch_prefill_gate_up;
+  const auto down = limits_.block_scaled_mma ? sm121::launch_prefill_down : launch_prefill_down;
   for (int first = 0; first < args.step.rows; first += kMaxPrefillRows) {
     const int count = std::min(kMaxPrefillRows, args.step.rows - first);
     launch_prefill_plan(main(), args, first, count, bank.experts, work);
-    launch_prefill_gate_up(main(), args, first, bank, work);
-    launch_prefill_down(main(), bank, work);
+    gate_up(main(), args, first, bank, work);
+    down(main(), bank, work);
     if (first == 0) join(shared_side_);
     ExpertWorkspace outputs;
     outputs.outputs = work.outputs;

@@ -3,6 +3,7 @@
 // list of few rows itself, see experts_list.cuh.)
 #include "engine/kernels/cuda/launch.h"
 #include "engine/kernels/cuda/route.cuh"
+#include "engine/kernels/cuda/sm121/launch.h"
 
 namespace spark::engine::cuda {
 namespace {
@@ -292,6 +293,8 @@ void launch_prefill_plan(const Launch& on, const ExpertsArgs& args, int first_ro
 
 bool prefill_experts_fit(const DeviceLimits& device, const ExpertsArgs& args, const PreparedExperts& bank) {
   constexpr size_t kReserved = 1024;
+  if (device.block_scaled_mma)
+    return bank.experts <= kMaxPlanExperts && sm121::prefill_experts_fit(device, bank);
   return bank.experts <= kMaxPlanExperts && expert_stream_fits(device, args, bank) &&
          prefill_gate_up_shared_bytes() + kReserved <= device.shared_bytes &&
          prefill_down_shared_bytes(bank) + kReserved <= device.shared_bytes;

@@ -7,6 +7,7 @@
 // 32 output channels of an item alone. GB10 reads 5 KB per multiprocessor in the time of one access to its
 // memory, so short rings are enough, and small blocks leave room for a second one to cover the barriers.
 #include "engine/kernels/cuda/experts_parts.cuh"
+#include "engine/kernels/cuda/sm121/fp4_stage.cuh"
 #include "engine/kernels/cuda/sm121/fp4_step.cuh"
 #include "engine/kernels/cuda/sm121/launch.h"
 
@@ -14,7 +15,6 @@ namespace spark::engine::cuda::sm121 {
 namespace {
 
 static_assert(kExpertRows <= 8, "an item's rows are columns of the matrix instruction");
-constexpr size_t kMaxSharedBytes = 99 * 1024;  // of a block on GB10
 
 // ---- a place of a ring: one 64-column stage of the weights, the rows' codes for it and their scales
 // --------
@@ -28,18 +28,6 @@ struct Place {
   static constexpr int kXScalesAt = kCodesAt + kExpertRows * kFp4TileCols;  // [row][4]: two are used
   static constexpr int kBytes = static_cast<int>(round_up(kXScalesAt + kExpertRows * 4, 16));
 };
-
-template <int kMatrices>
-__device__ __forceinline__ void fetch_weights(uint8_t* place, const uint8_t* stage) {
-  constexpr int kPieces = Place<kMatrices>::kWeightBytes / 16;
-  const int lane = static_cast<int>(threadIdx.x & 31);
-#pragma unroll
-  for (int i = 0; i < kPieces / 32; ++i) {
-    copy_async_16(place + i * 512 + lane * 16, stage + i * 512 + lane * 16);
-  }
-  constexpr int kAt = kPieces / 32 * 512;
-  copy_async_16_if(lane < kPieces % 32, place + kAt + lane * 16, stage + kAt + lane * 16, true);
-}
 
 // Copies the rows' codes of 64 columns and the word of their scales. `codes` and `scales` are those of the
 // lane's row (lane / 8 of the item's; eight lanes carry eight codes each), which may be absent.
@@ -82,7 +70,7 @@ __device__ __forceinline__ void multiply_place(float (&sum)[Place<kMatrices>::kT
 // ---- gate and up
 // -------------------------------------------------------------------------------------------
 
-constexpr int kUpWarps = 8;
+constexpr int kUpWarps = kUpShards;
 constexpr int kUpThreads = 32 * kUpWarps;
 constexpr int kUpPlaces = 2;
 constexpr int kUpRingBytes = kUpPlaces * Place<2>::kBytes;
@@ -157,7 +145,7 @@ __global__ void __launch_bounds__(kUpThreads, 2) gate_up_kernel(const __grid_con
   const auto fetch_next = [&](uint8_t* place) {
     if (fetch_unit < last_unit) {
       if (fetch_step == s0) aim();
-      fetch_weights<2>(place, weights + static_cast<size_t>(fetch_step) * Place<2>::kWeightBytes);
+      copy_fp4_stage<2>(place, weights + static_cast<size_t>(fetch_step) * Place<2>::kWeightBytes);
       fetch_rows<2>(place, codes + fetch_step * kFp4TileCols, p.hidden - fetch_step * kFp4TileCols,
                     scales + (fetch_step >> 1) * 4, present);
       if (++fetch_step == s1) fetch_step = s0, ++fetch_unit;
@@ -259,7 +247,7 @@ __global__ void __launch_bounds__(32 * kDownWarps, 3) down_kernel(const __grid_c
     scales = p.work.scales + position * (p.codes_stride / 32);
   };
   const auto fetch_weights_at = [&](uint8_t* place, int step) {
-    fetch_weights<1>(place, weights + static_cast<size_t>(step) * Place<1>::kWeightBytes);
+    copy_fp4_stage<1>(place, weights + static_cast<size_t>(step) * Place<1>::kWeightBytes);
   };
   const auto fetch_rows_at = [&](uint8_t* place, int step) {
     fetch_rows<1>(place, codes + step * kFp4TileCols, p.width - step * kFp4TileCols, scales + (step >> 1) * 4,

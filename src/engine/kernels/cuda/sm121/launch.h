@@ -13,5 +13,10 @@ void launch_expert_gate_up(const Launch& on, const ExpertsArgs& args, int first_
                            const PreparedExperts& bank, const ExpertWorkspace& work);
 void launch_expert_down(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
                         const PreparedExperts& bank, const ExpertWorkspace& work, const uint16_t* shared);
+// A prompt's rows, with the bits of those two.
+bool prefill_experts_fit(const DeviceLimits& device, const PreparedExperts& bank);
+void launch_prefill_gate_up(const Launch& on, const ExpertsArgs& args, int first_row,
+                            const PreparedExperts& bank, const PrefillExperts& work);
+void launch_prefill_down(const Launch& on, const PreparedExperts& bank, const PrefillExperts& work);
 
 }  // namespace spark::engine::cuda::sm121
