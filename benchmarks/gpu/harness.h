@@ -118,6 +118,9 @@ void measure_small(Backends& backends, ReadCeiling& ceiling, std::span<const int
 void measure_cublas(CudaBackend& backend, std::span<const int> rows, std::vector<Measurement>& out);
 #endif
 
+// Straight code that is at hand, in L2 or in memory; prints its own tables.
+void measure_code(CudaBackend& backend);
+
 // A tensor-parallel rank's whole step; prints its own tables.
 struct StepResult {
   int ranks = 0;

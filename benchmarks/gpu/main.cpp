@@ -1,9 +1,10 @@
 // gpu_bench check [FILTER] | cases [FILTER] | measure [--json FILE] | step [--rows N].. [--brief] [--json
-// FILE] | prefill [--rows N].. [--brief] [--json FILE]
+// FILE] | prefill [--rows N].. [--brief] [--json FILE] | code
 //
 // check: every kernel case against the reference, packed and not, and products at real sizes. cases: the
 // kernel cases alone (for compute-sanitizer, with a filter). measure: each kernel beside its floor. step:
-// whole steps of a rank; brief: as configured only, nothing left out. prefill: reading a prompt.
+// whole steps of a rank; brief: as configured only, nothing left out. prefill: reading a prompt. code: what
+// fetching instructions costs.
 #include <cstdio>
 #include <cstring>
 #include <iostream>
@@ -138,8 +139,12 @@ int main(int argc, char** argv) {
     if (verb == "measure") return measure(json_file);
     if (verb == "step") return step(json_file, rows, brief);
     if (verb == "prefill") return prefill(json_file, rows, brief);
+    if (verb == "code") {
+      measure_code(*engine::make_cuda_backend({}));
+      return 0;
+    }
     std::cerr << "usage: gpu_bench check [FILTER] | cases [FILTER] | measure [--json FILE] | step | "
-                 "prefill [--rows N].. [--brief] [--json FILE]\n";
+                 "prefill [--rows N].. [--brief] [--json FILE] | code\n";
     return 2;
   } catch (const Error& error) {
     std::cerr << error.describe() << "\n";
