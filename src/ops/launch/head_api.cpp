@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 
 #include "common/child_process.h"
 #include "common/clock.h"
@@ -234,13 +233,10 @@ TokenProof generate_token(HeadApi& api, double timeout_s, const std::stop_token&
   return proof;
 }
 
-std::string find_api_key(const Remote& remote, const RemoteNode& head, const std::string& secret_file) {
-  if (const char* key = std::getenv("SPARK_API_KEY"); key != nullptr && *key != '\0') return key;
-  if (secret_file.empty()) return {};
+std::string find_api_key(const Remote& remote, const RemoteNode& head, const ApiKeySource& source) {
+  if (!source.given.empty() || source.empty()) return source.given;
   const RemoteResult result =
-      remote.run(head, {.script = "set -a; . " + shell_quote(secret_file) +
-                                  " >/dev/null 2>&1; printf %s \"${SPARK_API_KEY:-$VLLM_API_KEY}\"",
-                        .timeout_s = 10});
+      remote.run(head, {.script = api_key_function("api_key", source) + "api_key\n", .timeout_s = 10});
   return result.ok() ? result.output : std::string();
 }
 

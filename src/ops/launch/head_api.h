@@ -12,6 +12,7 @@
 #include <string>
 
 #include "ops/remote/remote.h"
+#include "ops/site/api_key.h"
 
 namespace spark::ops {
 
@@ -64,8 +65,7 @@ struct TokenProof {
 };
 TokenProof generate_token(HeadApi& api, double timeout_s, const std::stop_token& stop);
 
-// The API's key, from the environment of this program (SPARK_API_KEY) or the secret file on the head; "" when
-// there is none.
-std::string find_api_key(const Remote& remote, const RemoteNode& head, const std::string& secret_file);
+// The API's key, as ops/site/api_key.h says; "" when there is none.
+std::string find_api_key(const Remote& remote, const RemoteNode& head, const ApiKeySource& source);
 
 }  // namespace spark::ops

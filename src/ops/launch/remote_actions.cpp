@@ -136,7 +136,7 @@ std::vector<StepResult> RemoteActions::perform(const Wave& wave, std::stop_token
 StepResult RemoteActions::wait_ready(const Step& step, const std::stop_token& stop) {
   const DeploymentSpec& deployment = site_.profile.deployment;
   HeadApi api(remote_, target(step.node), deployment.ready_url,
-              find_api_key(remote_, target(step.node), site_.profile.secret_environment_file));
+              find_api_key(remote_, target(step.node), api_key_source(site_)));
   const double begin = monotonic_s();
   OutageLog outage(options_.warn);
   std::string last = "it was not asked yet";

@@ -19,7 +19,7 @@ ApiStatus ask_api(const Site& site, const Remote& remote, const std::stop_token&
   status.asked = true;
   const RemoteNode head = remote_node(site.nodes, *site.nodes.head());
   HeadApi api(remote, head, site.profile.deployment.ready_url,
-              find_api_key(remote, head, site.profile.secret_environment_file));
+              find_api_key(remote, head, api_key_source(site)));
   const ApiAnswer ready = api.get(api.address().path, 3, stop);
   status.healthy = ready.status == 200;
   if (!status.healthy) {

@@ -47,16 +47,20 @@ gpu_part() {
   esac
 }
 
+# The key goes through a pipe: argument lists are for everybody to read.
+authorization() { [ -z "$key" ] || printf 'Authorization: Bearer %s\n' "$key"; }
 api_part() {
+  key=$(api_key)
   if have curl; then
-    out=$(limited curl -sS --noproxy '*' -w '\nhttp %{http_code}\n' "$url" 2>&1)
+    out=$(authorization | limited curl -sS --noproxy '*' -H @- -w '\nhttp %{http_code}\n' "$url" 2>&1)
     status=$?
     [ "$status" != 0 ] || { printf '%s\n' "$out" | grep -E "^(http [0-9]|($metrics)[{ ])" | sed 's/^/api /'; return; }
     why=$(printf '%s\n' "$out" | sed -n 's/^curl: ([0-9]*) //p')
     [ "$status" != 28 ] || status=124
   elif [ -n "$url_port" ] && have bash; then
-    out=$(limited bash -c 'exec 3<>"/dev/tcp/$0/$1" || exit 1
-      printf "GET %s HTTP/1.0\r\nHost: %s\r\n\r\n" "$2" "$0" >&3; exec cat <&3' "$url_host" "$url_port" "$url_path" 2>&1)
+    out=$(authorization | limited bash -c 'exec 3<>"/dev/tcp/$0/$1" || exit 1
+      { printf "GET %s HTTP/1.0\r\nHost: %s\r\n" "$2" "$0"
+        while IFS= read -r line; do printf "%s\r\n" "$line"; done; printf "\r\n"; } >&3; exec cat <&3' "$url_host" "$url_port" "$url_path" 2>&1)
     status=$?
     [ "$status" != 0 ] || {
       printf '%s\n' "$out" | sed -e 's/\r$//' -e 's,^HTTP/[0-9.]* \([0-9]*\).*,http \1,' |
@@ -165,7 +169,7 @@ std::string watch_script(const WatchQuestion& question) {
   set("url_port", url.port);
   set("url_path", url.path);
   set("metrics", metric_pattern());
-  return text + kBody;
+  return text + api_key_function("api_key", question.api_key) + kBody;
 }
 
 }  // namespace spark::ops
