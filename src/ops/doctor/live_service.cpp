@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "ops/doctor/live_context.h"
+#include "ops/site/api_key.h"
 #include "ops/site/node_environment.h"
 #include "ops/site/text_forms.h"
 
@@ -337,6 +338,26 @@ void service_mount_sources(LiveContext& context, const LiveNode& node) {
   if (found == known.end() || found->second.find('r') != std::string::npos) return;
   context.error(node.name(), program + " does not exist", "the engine's program",
                 "script/build on the node, or copy the program there");
+}
+
+void service_secrets(LiveContext& context, const LiveNode& node) {
+  const auto& known = node.facts.deployment.mounts;
+  const std::pair<const char*, std::string> files[] = {
+      {"engine.secret_environment_file", context.profile.secret_environment_file},
+      {"engine.api_key_file", api_key_file(context.profile)}};
+  for (const auto& [setting, file] : files) {
+    const auto found = known.find(file);
+    if (found == known.end() || found->second.find('r') != std::string::npos) continue;
+    const std::string& user = node.facts.identity.user;
+    const bool absent = found->second == "-";
+    context.error(
+        node.name(),
+        file + (absent ? " does not exist" : " is not readable for " + user) + ", which " + setting +
+            " names",
+        "a file that " + user + " can read: the service starts with it, and spark asks the API with it",
+        absent ? "put it there, owner " + user + ", mode 0600"
+               : "sudo chown " + user + " " + shell_quote(file) + "; chmod 600 " + shell_quote(file));
+  }
 }
 
 void service_nccl(LiveContext& context, const LiveNode& node) {

@@ -456,6 +456,12 @@ constexpr Rule kLiveRules[] = {
               "Every mount source exists and is readable or writable as its mode says.",
               "Docker would create an empty folder in its place.", "mkdir; chown; download the model.",
               kAlways, live::service_mount_sources),
+    node_rule(
+        "service.secrets", kError, false, "Files with keys",
+        "engine.secret_environment_file and engine.api_key_file, where they are set, can be read by the "
+        "login.",
+        "The service does not start, or serves nobody who asks with the key that was meant.",
+        "Put the file on the node: owner the login, mode 0600.", kAlways, live::service_secrets),
     node_rule("service.nccl", kError, false, "NCCL version",
               "The image's NCCL, for the native engine the node's, is not older than 2.30.7.",
               "Without the AArch64 send-path fence the proxy thread hangs.",

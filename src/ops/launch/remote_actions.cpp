@@ -129,7 +129,10 @@ std::vector<StepResult> RemoteActions::perform(const Wave& wave, std::stop_token
     }
   }
   const std::vector<RemoteResult> answers = remote_.run_all(calls, std::move(stop));
-  for (size_t i = 0; i < answers.size(); ++i) results[owners[i]] = step_result(answers[i]);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    results[owners[i]] = step_result(answers[i]);
+    if (!answers[i].ok()) keep_words(wave[owners[i]], answers[i].error);
+  }
   return results;
 }
 
@@ -181,6 +184,16 @@ std::string RemoteActions::last_log_lines(const std::string& node) const {
   std::string text = result.output;
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text.size() > kShownLog ? text.substr(text.size() - kShownLog) : text;
+}
+
+// What a tool said of a start that it refused: the service that the evidence is taken of never was.
+void RemoteActions::keep_words(const Step& step, const std::string& words) const {
+  if (step.kind != StepKind::kArm && step.kind != StepKind::kLaunch) return;
+  try {
+    save_step_words(words, step.node, options_.evidence_folder);
+  } catch (const std::exception& error) {
+    if (options_.warn) options_.warn(step.node + ": cannot keep what it said: " + error.what());
+  }
 }
 
 StepResult RemoteActions::keep_evidence(const Step& step) {

@@ -41,6 +41,7 @@ struct ProbeRequest {
   std::string fan_certificate = {};
   std::vector<std::string> packages = {};
   std::vector<std::string> mount_sources = {};
+  std::vector<std::string> files = {};         // asked as mount sources are, without their disks
   std::vector<std::string> policy_files = {};  // of the recovery policy (their digests are asked for)
   std::vector<ProbePeer> peers = {};
   int limit_s = 5;            // per command
