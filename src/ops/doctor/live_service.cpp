@@ -296,6 +296,19 @@ void service_guard(LiveContext& context, const LiveNode& node) {
                 "stop the service, or arm the guard at once");
 }
 
+void service_guard_program(LiveContext& context, const LiveNode& node) {
+  const auto& failures = node.facts.failures;
+  // Without a checkout there is none either; deployment.commit says that.
+  if (!failures.contains("guard-program") || node.facts.deployment.commit.empty()) return;
+  const std::string& checkout = context.profile.deployment.path;
+  context.error(node.name(),
+                "the memory guard cannot run: " + checkout + "/bin/spark-guard " +
+                    (node.facts.why("guard-program") == "is not installed" ? "is not built"
+                                                                           : node.facts.why("guard-program")),
+                "a guard: no service is started without one",
+                "on the node: " + shell_quote(checkout + "/script/build") + " release spark-guard");
+}
+
 void service_ports(LiveContext& context, const LiveNode& node) {
   if (!node.node.head || context.serving(node)) return;
   const auto& listeners = node.facts.network.listeners;

@@ -106,6 +106,7 @@ ProbeRequest probe_request(const Site& site, const Node& node) {
   request.service = profile.service_name();
   request.checkout =
       without_brace_names(expand_places(profile.deployment.path, profile.host.home, profile.deployment.path));
+  if (!request.checkout.empty()) request.guard_program = request.checkout + "/bin/spark-guard";
   request.runtime = profile.in_container()                 ? "container"
                     : profile.host.supervisor == "systemd" ? "unit"
                                                            : "process";
@@ -152,7 +153,8 @@ std::string probe_script(const ProbeRequest& request) {
          assignment("runtime", request.runtime) + assignment("container", request.container) +
          assignment("mark", random_mark()) + assignment("image", request.image) +
          assignment("model_folder", request.model_folder) + assignment("checkout", request.checkout) +
-         assignment("candidate", request.candidate) + assignment("fan_certificate", request.fan_certificate) +
+         assignment("guard_program", request.guard_program) + assignment("candidate", request.candidate) +
+         assignment("fan_certificate", request.fan_certificate) +
          assignment("limit", std::to_string(request.limit_s)) +
          assignment("fragmentation", request.fragmentation ? "1" : "0") +
          with_words("with_releases", {request.candidate, request.fallback}, true) +

@@ -36,7 +36,8 @@ struct ProbeRequest {
   std::string image = {};
   std::string model_folder = {};  // on the node, as the mount's source says
   std::string checkout = {};      // the deployment repository on the node
-  std::string candidate = {};     // kernel releases of the policy
+  std::string guard_program = {};
+  std::string candidate = {};  // kernel releases of the policy
   std::string fallback = {};
   std::string fan_certificate = {};
   std::vector<std::string> packages = {};
