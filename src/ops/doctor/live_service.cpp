@@ -436,15 +436,24 @@ void deployment_commit(LiveContext& context) {
   for (const LiveNode& node : context.nodes()) {
     const DeploymentFacts& deployment = node.facts.deployment;
     if (deployment.commit.empty()) {
-      context.warn(
-          node.name(), "has no checkout at " + context.profile.deployment.path,
-          "a clean checkout of the deployment repository",
-          "git clone " + context.profile.deployment.repository + " " + context.profile.deployment.path);
+      if (!node.facts.failures.contains("checkout")) {
+        context.unknown(node, "the checkout's commit", "checkout");
+        continue;
+      }
+      context.error(node.name(), "has no checkout at " + context.profile.deployment.path,
+                    "a clean checkout of the deployment repository: without it nothing is started",
+                    "on the node: " + clone_command(context.profile.deployment));
       continue;
     }
     std::string& nodes = nodes_by_commit[deployment.commit];
     nodes += (nodes.empty() ? "" : ", ") + node.name();
   }
+  const std::string& here = context.options.revision;
+  if (nodes_by_commit.size() == 1 && !here.empty() && nodes_by_commit.begin()->first != here)
+    context.warn("all nodes",
+                 "the checkouts are at " + nodes_by_commit.begin()->first.substr(0, 12) +
+                     ", this repository is at " + here.substr(0, 12),
+                 "one commit: a start refuses another", "git push, then spark cluster sync --apply");
   if (nodes_by_commit.size() < 2) return;
   std::string evidence = "checkouts differ: ";
   bool first = true;

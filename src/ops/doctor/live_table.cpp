@@ -476,10 +476,11 @@ constexpr Rule kLiveRules[] = {
               "`git status` of the node's checkout shows nothing but files of writable mounts.",
               "Edits on a node are inputs that nobody declared; a start refuses them.",
               "Commit and sync, or take them back.", kAlways, live::deployment_clean),
-    cluster_rule("deployment.commit", kWarning, false, "One checkout",
-                 "Every node has a checkout of the deployment repository, all at one commit.",
-                 "Nodes would render different launches.", "spark cluster sync", kAlways,
-                 live::deployment_commit),
+    cluster_rule("deployment.commit", kError, true, "One checkout",
+                 "Every node has a checkout of the deployment repository (error), all at the commit of the "
+                 "repository that the doctor reads (warning).",
+                 "A start needs the guard of the checkout, and refuses another commit.",
+                 "git clone; spark cluster sync", kAlways, live::deployment_commit),
 
     node_rule("model.present", kError, false, "The checkpoint is complete",
               "The index can be read and every shard that it names is there.",

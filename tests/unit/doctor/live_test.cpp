@@ -241,6 +241,21 @@ TEST(Live, AnEmptyAnswerIsOneClearError) {
   EXPECT_EQ(damaged, 1u);
 }
 
+TEST(Live, CheckoutsAreComparedWithThisRepository) {
+  ProbeCorpus corpus("cluster-64k");
+  const auto said = [&](const std::string& revision) {
+    corpus.options().revision = revision;
+    std::string text;
+    for (const Finding& finding : corpus.diagnose()) text += live_line_of(finding) + "; " + finding.fix;
+    return text;
+  };
+  EXPECT_EQ(said("0123456789abcdef0123456789abcdef01234567"), "");
+  EXPECT_EQ(
+      said("ffffffffffffffffffffffffffffffffffffffff"),
+      "warning deployment.commit | all nodes | the checkouts are at 0123456789ab, this repository is at "
+      "ffffffffffff; git push, then spark cluster sync --apply");
+}
+
 // The lab's process profile: neither Docker nor systemd knows the ranks.
 TEST(Live, ARankThatIsAProcessIsTheService) {
   ProbeCorpus corpus("cluster-64k");

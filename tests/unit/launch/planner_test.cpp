@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "common/process.h"
+#include "ops/doctor/live.h"
 #include "ops/launch/evidence.h"
 #include "ops/launch/head_api.h"
 #include "ops/launch/node_look.h"
@@ -240,6 +241,14 @@ TEST(Preflight, RefusesWhatOnlyAStartAsks) {
   look.unkeepable = "systemd names no file of it";
   EXPECT_TRUE(rules(true, true).contains("start.restore"));
   EXPECT_FALSE(rules(false, true).contains("start.restore"));
+  // The command that start and sync name is the one that helps.
+  look.commit.clear();
+  for (const Findings& findings :
+       {judge_preflight({site, local, {}, {look}, true, true}), judge_sync(site, {look})}) {
+    std::string fixes;
+    for (const Finding& finding : findings) fixes += finding.fix + "\n";
+    EXPECT_NE(fixes.find(clone_command(site.profile.deployment)), std::string::npos) << fixes;
+  }
   look.commit = local.revision;
   look.origin = site.profile.deployment.repository;
   look.seen = "absent";
