@@ -206,6 +206,7 @@ TokenProof generate_token(HeadApi& api, double timeout_s, const std::stop_token&
   TokenProof proof;
   const auto refused = [&proof](const std::string& what, const ApiAnswer& answer) {
     proof.node_unreachable = answer.node_unreachable;
+    proof.refused = answer.status == 401 || answer.status == 403;
     proof.problem = what + (answer.status == 0 ? ": " + answer.problem
                                                : " answers " + std::to_string(answer.status) + ": " +
                                                      short_text(answer.body));

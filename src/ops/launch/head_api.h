@@ -40,6 +40,7 @@ class HeadApi {
 
   const HttpAddress& address() const { return address_; }
   void set_key(std::string key) { key_ = std::move(key); }
+  bool has_key() const { return !key_.empty(); }
   ApiAnswer get(const std::string& path, double timeout_s, const std::stop_token& stop = {}) const;
   ApiAnswer post(const std::string& path, const std::string& json, double timeout_s,
                  const std::stop_token& stop = {}) const;
@@ -60,6 +61,7 @@ class HeadApi {
 struct TokenProof {
   bool ready = false;
   bool node_unreachable = false;
+  bool refused = false;  // the API wants another key: asking again does not help
   std::string model;
   std::string problem;  // why not yet
 };

@@ -53,6 +53,15 @@ StepResult step_result(const RemoteResult& remote) {
   return result;
 }
 
+// One line; what the API says of itself stands in the service's log.
+std::string refusal_of(const TokenProof& proof, bool with_key) {
+  return "the API " +
+         (with_key ? std::string("refuses the key that spark has") : "wants a key, and spark finds none") +
+         " (SPARK_API_KEY here, else the files of engine.secret_environment_file and engine.api_key_file on "
+         "the head): " +
+         proof.problem;
+}
+
 // Says once per outage that a node is away, and how long it was.
 class OutageLog {
  public:
@@ -170,6 +179,7 @@ StepResult RemoteActions::wait_ready(const Step& step, const std::stop_token& st
       result.values = {{"model", proof.model}, {"seconds", format_fixed(monotonic_s() - begin, 1)}};
       return result;
     }
+    if (proof.refused) return failed_step(refusal_of(proof, api.has_key()));
     last = proof.problem;
     if (!pause_for(0.5, stop)) return failed_step("interrupted");
   }

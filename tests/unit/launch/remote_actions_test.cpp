@@ -3,6 +3,7 @@
 #include "ops/launch/remote_actions.h"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <filesystem>
 
@@ -14,12 +15,32 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// With -W an API that wants the key "sesame", with a command the node's shell.
+constexpr const char* kFakeSsh = R"sh(
+forward=
+while [ "$1" != -- ]; do [ "$1" != -W ] || forward=$2; shift; done
+shift 2
+[ -n "$forward" ] || PATH=$S:$PATH HOME=$S exec sh -c "$*"
+status='401 Unauthorized' body='{}'
+while read -r line && [ -n "${line%?}" ]; do
+  case $line in
+  "Authorization: Bearer sesame"?) status='200 OK' ;;
+  GET*) models=1 ;;
+  esac
+done
+case $status$models in
+200*1) body='{"data": [{"id": "m"}]}' ;;
+200*) body='{"usage": {"completion_tokens": 1}}' ;;
+esac
+printf 'HTTP/1.0 %s\r\nContent-Length: %s\r\n\r\n%s' "$status" "${#body}" "$body"
+)sh";
+
 class Actions : public testing::Test {
  protected:
   Actions() {
+    ::unsetenv("SPARK_API_KEY");
     fs::create_directories(folder_ + "/checkout/bin");
-    program("ssh",
-            "while [ \"$1\" != -- ]; do shift; done\nshift 2\nPATH=$S:$PATH HOME=$S exec sh -c \"$*\"\n");
+    program("ssh", kFakeSsh);
     program("sudo", "shift\nexec \"$@\"\n");
     program("checkout/bin/spark-guard", "printf 'state=waiting\\nsamples=1\\n'\n");
     site_.profile.deployment.path = folder_ + "/checkout";
@@ -67,6 +88,25 @@ TEST_F(Actions, OneLineNeedsNoFile) {
   const StepResult result = perform(StepKind::kArm);
   EXPECT_NE(result.problem.find("runs already"), std::string::npos) << result.problem;
   EXPECT_FALSE(fs::exists(folder_ + "/evidence"));
+}
+
+TEST_F(Actions, AnApiThatRefusesTheKeyIsNotAskedAgain) {
+  program("docker", "[ \"$1\" != container ] || echo running 1 0 false now sha256:1 image:1\n");
+  program("checkout/bin/spark-guard", "printf 'state=watching\\nsamples=1\\n'\n");
+  site_.profile.deployment.ready_timeout_seconds = 30;
+  StepResult result = perform(StepKind::kReady);
+  EXPECT_FALSE(result.ok);
+  EXPECT_NE(result.problem.find("the API wants a key, and spark finds none"), std::string::npos)
+      << result.problem;
+  site_.profile.secret_environment_file = folder_ + "/api.env";
+  write_file_atomic(folder_ + "/api.env", "VLLM_API_KEY=other\n");
+  result = perform(StepKind::kReady);
+  EXPECT_NE(result.problem.find("refuses the key that spark has"), std::string::npos) << result.problem;
+  EXPECT_EQ(result.problem.find("other"), std::string::npos) << "no key in a message";
+  write_file_atomic(folder_ + "/api.env", "VLLM_API_KEY=sesame\n");
+  result = perform(StepKind::kReady);
+  EXPECT_TRUE(result.ok) << result.problem;
+  EXPECT_EQ(result.values["model"], "m");
 }
 
 }  // namespace
