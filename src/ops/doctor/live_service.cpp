@@ -115,10 +115,10 @@ void service_running(LiveContext& context, const LiveNode& node) {
     if (!node.facts.host.units) return context.unknown(node, "the service's state", "units");
     if (context.serving(node)) return;
     const Unit* unit = node.unit(context.profile.service_name() + ".service");
+    const bool exists = unit != nullptr && unit->exists();
     context.error(node.name(),
-                  context.profile.service_name() + ".service is " +
-                      (unit == nullptr || !unit->exists() ? "not installed" : unit->active),
-                  "active", "spark cluster start --apply");
+                  context.profile.service_name() + ".service is " + (exists ? unit->active : "not installed"),
+                  "active", exists ? "spark cluster start --replace --apply" : "spark cluster start --apply");
     return;
   }
   const ContainerFacts* container = container_of(node);
@@ -129,7 +129,7 @@ void service_running(LiveContext& context, const LiveNode& node) {
                     (container->oom_killed ? ", killed for memory)" : ")"),
                 "running",
                 "docker logs --tail 50 " + context.profile.container.name + " on " + node.name() +
-                    "; then spark cluster start --apply");
+                    "; then spark cluster start --replace --apply");
 }
 
 void service_image(LiveContext& context, const LiveNode& node) {

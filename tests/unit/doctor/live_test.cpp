@@ -256,6 +256,18 @@ TEST(Live, CheckoutsAreComparedWithThisRepository) {
       "ffffffffffff; git push, then spark cluster sync --apply");
 }
 
+// A start refuses what is there already, stopped or not.
+TEST(Live, AStoppedServiceIsReplaced) {
+  ProbeCorpus corpus("cluster-64k");
+  corpus.apply("on node2");
+  corpus.apply("alter container | \"Running\":true => \"Running\":false");
+  std::string fix;
+  for (const Finding& finding : corpus.diagnose()) {
+    if (finding.rule == "service.running") fix += finding.fix;
+  }
+  EXPECT_TRUE(fix.ends_with("; then spark cluster start --replace --apply")) << fix;
+}
+
 // The lab's process profile: neither Docker nor systemd knows the ranks.
 TEST(Live, ARankThatIsAProcessIsTheService) {
   ProbeCorpus corpus("cluster-64k");
