@@ -63,6 +63,16 @@ std::string more_words(const NodeLook& look) {
   return text;
 }
 
+// Nothing is known of the service of a head that does not answer.
+std::string why_not_asked(const ClusterStatus& status) {
+  for (const NodeLook& look : status.nodes) {
+    if (look.node != status.head) continue;
+    if (!look.reached) return status.head + " does not answer";
+    if (look.seen.empty()) return "what runs on " + status.head + " is unknown";
+  }
+  return "nothing runs on " + status.head;
+}
+
 Json node_json(const ClusterStatus& status, const NodeLook& look) {
   Json node = {{"node", look.node},
                {"reached", look.reached},
@@ -161,7 +171,7 @@ std::string status_text(const ClusterStatus& status) {
   }
   const ApiStatus& api = status.api;
   if (!api.asked) {
-    text += "API: not asked, nothing runs on " + status.head + "\n";
+    text += "API: not asked, " + why_not_asked(status) + "\n";
   } else {
     text += "API: " + (api.healthy ? std::string("healthy") : "does not answer: " + api.problem);
     if (api.running) text += ", " + format_fixed(*api.running, 0) + " requests running";

@@ -11,6 +11,7 @@
 #include "ops/launch/node_scripts.h"
 #include "ops/launch/preflight.h"
 #include "ops/launch/remote_actions.h"
+#include "ops/launch/status.h"
 #include "ops/launch/sync.h"
 #include "unit/temporary_folder.h"
 
@@ -115,6 +116,25 @@ NodeLook watched(const std::string& node) {
   look.guard_alive = true;
   look.guard = {{"state", "watching"}, {"phase", "startup"}, {"threshold_kib", "5242880"}};
   return look;
+}
+
+TEST(Status, SaysWhyTheApiWasNotAsked) {
+  ClusterStatus status;
+  status.service = "svc";
+  status.head = "node1";
+  NodeLook head;
+  head.node = "node1";
+  const auto text = [&] {
+    status.nodes = {watched("node2"), head};
+    return status_text(status);
+  };
+  head.seen = "absent";
+  EXPECT_NE(text().find("API: not asked, nothing runs on node1\n"), std::string::npos) << text();
+  head.seen.clear();
+  EXPECT_NE(text().find("API: not asked, what runs on node1 is unknown\n"), std::string::npos) << text();
+  head.reached = false;
+  head.problem = "cannot be reached";
+  EXPECT_NE(text().find("API: not asked, node1 does not answer\n"), std::string::npos) << text();
 }
 
 TEST(Readiness, WaitsOnlyForWhatRunsGuarded) {
