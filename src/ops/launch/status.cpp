@@ -135,7 +135,7 @@ std::vector<std::string> ClusterStatus::complaints() const {
     else if (look.seen == "stopped" && !container)
       list.push_back(look.node + ": the service ended" +
                      (look.exit_code.empty() ? "" : " with exit code " + look.exit_code) +
-                     "; spark cluster logs shows its last lines");
+                     "; spark cluster logs brings its log here and names the file");
     if (!look.image_id.empty()) images.insert(look.image_id);
     if (!look.commit.empty()) commits.insert(look.commit);
   }

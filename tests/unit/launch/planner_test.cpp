@@ -137,6 +137,17 @@ TEST(Status, SaysWhyTheApiWasNotAsked) {
   EXPECT_NE(text().find("API: not asked, node1 does not answer\n"), std::string::npos) << text();
 }
 
+TEST(Status, AnEndedProcessHasALogToFetch) {
+  ClusterStatus status;
+  status.container = false;
+  status.nodes = {watched("node2")};
+  status.nodes[0].seen = "stopped";
+  status.nodes[0].guard_alive = false;
+  ASSERT_EQ(status.complaints().size(), 1u);
+  EXPECT_EQ(status.complaints()[0],
+            "node2: the service ended; spark cluster logs brings its log here and names the file");
+}
+
 TEST(Readiness, WaitsOnlyForWhatRunsGuarded) {
   EXPECT_TRUE(judge_readiness({watched("a"), watched("b")}).all_there);
   NodeLook away = watched("b");
