@@ -112,6 +112,12 @@ guard_leaves() {
   end_guard
 }
 
+# What a guard that is gone said of a service that was removed is over: status and watch would report it for ever.
+forget_guard() {
+  guard_look
+  [ "$alive" = 1 ] || $sudo rm -f "$run_folder/$name.status"
+}
+
 start_guard() {
   if [ "$systemd" = 1 ]; then
     $sudo systemctl reset-failed "$guard_unit.service" 2>/dev/null
@@ -429,7 +435,11 @@ prune_retired() {
   say pruned "${pruned# }"
 }
 
-step_prune() { prune_retired; }
+step_prune() {
+  prune_retired
+  look "$name"
+  [ "$seen" != absent ] || forget_guard
+}
 
 step_stop() {
   look "$name"
@@ -437,8 +447,11 @@ step_stop() {
   if [ "$seen" = running ]; then stop_service; fi
   guard_leaves
   [ "$remove" != 1 ] || prune_retired
+  if [ "$remove" = 1 ] || [ "$runtime" != container ]; then
+    [ "$seen" = absent ] || forget_service
+    forget_guard
+  fi
   [ "$seen" != absent ] || { forget_kept; return 0; }
-  if [ "$remove" = 1 ] || [ "$runtime" != container ]; then forget_service; fi
 }
 
 step_look() {
