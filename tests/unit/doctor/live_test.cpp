@@ -256,6 +256,25 @@ TEST(Live, CheckoutsAreComparedWithThisRepository) {
       "ffffffffffff; git push, then spark cluster sync --apply");
 }
 
+TEST(Live, ANodeThatCannotBeReachedIsSaidToOnce) {
+  for (const auto& [edit, evidence] :
+       {std::pair("unreachable | cannot be reached: ssh: no route", "cannot be reached: ssh: no route"),
+        std::pair("unreachable | there is no folder x", "cannot be reached: there is no folder x"),
+        std::pair("failed | reached, but the command could not be started: sudo",
+                  "reached, but the command could not be started: sudo"),
+        std::pair("failed | no result within 9 s",
+                  "can be reached, but the probe failed: no result within 9 s")}) {
+    ProbeCorpus corpus("cluster-64k");
+    corpus.apply("on node2");
+    corpus.apply(edit);
+    std::string seen;
+    for (const Finding& finding : corpus.diagnose()) {
+      if (finding.rule == "live.reachable") seen += finding.evidence;
+    }
+    EXPECT_EQ(seen, evidence);
+  }
+}
+
 // A start refuses what is there already, stopped or not.
 TEST(Live, AStoppedServiceIsReplaced) {
   ProbeCorpus corpus("cluster-64k");
