@@ -19,6 +19,7 @@ limited() { timeout -k 1 "$limit" "$@"; }
 first_line() { printf '%s\n' "$1" | grep -v '^$' | head -n 1 | cut -c 1-300; } # docker begins with an empty line
 began() { [ ! -r "/proc/$1/stat" ] || { read -r line <"/proc/$1/stat" && set -- ${line##*) } && echo "${20}"; } 2>/dev/null; }
 
+# A fault goes on where "the container engine", "the API" begins; a tool's own words stand behind a colon.
 container_part() {
   have docker || { echo 'container fault is not installed'; return; }
   out=$(limited docker container inspect --format '{{.State.Status}} {{.State.Pid}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.StartedAt}}' "$service" 2>&1)
@@ -26,7 +27,7 @@ container_part() {
     0/*) echo "container state $out" ;;
     124/* | 137/*) echo "container fault gives no answer within $limit s" ;;
     *'o such container'*) echo 'container absent' ;;
-    *) echo "container fault $(first_line "$out")" ;;
+    *) echo "container fault fails: $(first_line "$out")" ;;
   esac
 }
 
@@ -74,7 +75,7 @@ api_part() {
   fi
   case $status in
     124 | 137) echo "api fault gives no answer within $limit s" ;;
-    *) echo "api fault $(first_line "$why")" ;;
+    *) echo "api fault cannot be asked: $(first_line "$why")" ;;
   esac
 }
 
