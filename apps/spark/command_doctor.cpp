@@ -11,6 +11,7 @@
 #include "ops/doctor/boot_log.h"
 #include "ops/doctor/doctor.h"
 #include "ops/doctor/live.h"
+#include "ops/launch/preflight.h"
 #include "ops/probe/gather.h"
 #include "ops/recovery/policy.h"
 #include "site_options.h"
@@ -69,11 +70,29 @@ std::vector<ops::NodeAnswer> ask_nodes(const ops::Site& site, const DoctorFlags&
   return ops::probe_nodes(site, nodes, options, remote);
 }
 
+// What the nodes shall be at; empty where the site lies in no repository.
+std::string revision_here(const ops::Repository& repository) {
+  try {
+    return ops::local_state(repository).revision;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+// After "configuration OK": a cluster at another revision does not match, though that is only a warning.
+std::string verdict_of(const ops::Findings& findings, bool all_asked) {
+  for (const ops::Finding& finding : findings) {
+    if (finding.rule == "deployment.commit") return "; the checkouts of the nodes are not at this revision";
+  }
+  return all_asked ? "; live cluster matches" : "; the named nodes match";
+}
+
 void run_live(const ops::Site& site, const ops::Repository& repository, ops::Findings findings,
               const DoctorFlags& flags, Outcome& outcome) {
   ops::LiveOptions options;
   options.expect_stopped = flags.expect_stopped;
   options.policy_files = policy_digests(repository);
+  if (flags.recorded.empty()) options.revision = revision_here(repository);
   const std::vector<ops::NodeAnswer> answers = ask_nodes(site, flags, options.policy_files);
   if (flags.fragmentation_commands) {
     std::cout << ops::fragmentation_commands(answers);
@@ -83,8 +102,7 @@ void run_live(const ops::Site& site, const ops::Repository& repository, ops::Fin
   for (ops::Finding& finding : ops::diagnose_live(site, answers, options))
     findings.push_back(std::move(finding));
   ops::warnings_first(findings);
-  const bool all_asked = flags.nodes.empty();
-  print(findings, flags, all_asked ? "; live cluster matches" : "; the named nodes match");
+  print(findings, flags, verdict_of(findings, flags.nodes.empty()));
   if (ops::any_unreachable(answers)) {
     outcome.code = ExitCode::kUnreachable;
   } else {

@@ -62,7 +62,9 @@ on node3 'tar -C /etc -c hostname | docker import - spark-engine:lab >/dev/null'
 refused 1 'image differs' '[service.image-id]' 'is not one image' 'on node3'
 on node3 'docker rmi -f spark-engine:lab >/dev/null; docker load -q -i /srv/spark-lab/image.tar >/dev/null'
 [ "$(on node3 'docker image inspect -f {{.Id}} spark-engine:lab')" = "$image" ] || fail "the image of node3 was not put back"
-on node3 'cd projects/spark-deploy/bin && mv spark-guard kept && printf "#!/bin/sh\nexit 1\n" >spark-guard && chmod +x spark-guard'
+on node3 'cd projects/spark-deploy/bin && mv spark-guard kept'
+refused 1 'no guard' '[service.guard-program]' 'node3: the memory guard cannot run'
+on node3 'cd projects/spark-deploy/bin && printf "#!/bin/sh\n[ \"\$1\" = --version ]\n" >spark-guard && chmod +x spark-guard'
 refused 1 'guard cannot arm' 'arm node3: ' 'everything it did was taken back'
 on node3 'cd projects/spark-deploy/bin && mv -f kept spark-guard'
 if fault memory node2 --value 4600M; then

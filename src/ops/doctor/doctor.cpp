@@ -159,6 +159,10 @@ std::string rules_list(bool live) {
   return table.markdown();
 }
 
+std::string counted(int64_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
 }  // namespace
 
 Findings diagnose(const Site& site, const SecretScan* secrets) {
@@ -195,12 +199,14 @@ bool has_error(const Findings& findings) {
 std::string findings_text(const Findings& findings, const std::string& clean_suffix) {
   std::string text;
   for (const Finding& finding : findings) text += line_of(finding);
-  if (has_error(findings)) return text;
-  text += "configuration OK" + clean_suffix;
-  if (!findings.empty()) {
-    text += " with " + std::to_string(findings.size()) + (findings.size() == 1 ? " warning" : " warnings");
-  }
-  return text + "\n";
+  const auto errors = std::count_if(findings.begin(), findings.end(), [](const Finding& finding) {
+    return finding.severity == Severity::kError;
+  });
+  const auto warnings = static_cast<int64_t>(findings.size()) - errors;
+  if (errors > 0)
+    return text + counted(errors, "error") + (warnings > 0 ? ", " + counted(warnings, "warning") : "") + "\n";
+  return text + "configuration OK" + clean_suffix +
+         (warnings > 0 ? " with " + counted(warnings, "warning") : "") + "\n";
 }
 
 Json findings_json(const Findings& findings) {
@@ -247,9 +253,9 @@ std::string rules_markdown() {
       "[cluster.guard]\n"
       "```\n\n"
       "Warnings stand first. Without errors the last line contains `configuration OK`, followed by\n"
-      "`; live cluster matches` after a live check and by ` with N warnings` when there are any. `--json` "
-      "prints one\n"
-      "document with the same findings instead.\n\n"
+      "`; live cluster matches` after a live check and by ` with N warnings` when there are any; with errors "
+      "it "
+      "counts\nboth. `--json` prints one document with the same findings instead.\n\n"
       "| Exit code | Meaning |\n| --- | --- |\n| 0 | no error; warnings do not count |\n"
       "| 1 | at least one error, or the command failed |\n| 2 | the command line makes no sense |\n"
       "| 3 | a node cannot be reached (live checks) |\n| 4 | aborted |\n| 5 | regression against a reference "

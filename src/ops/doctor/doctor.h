@@ -25,6 +25,7 @@ bool has_error(const Findings& findings);
 // One line per finding. Without errors a last line that contains "configuration OK", with `clean_suffix`
 // behind it
 // ("; live cluster matches" after a live check) and the number of warnings. Scripts rely on these phrases.
+// With errors the last line is "N errors, M warnings".
 std::string findings_text(const Findings& findings, const std::string& clean_suffix = {});
 
 // {"ok": true, "errors": 0, "warnings": 1, "findings": [{rule, severity, file, where, evidence, expected,

@@ -193,6 +193,12 @@ Findings diagnose_node(const NodeAnswer& answer, const std::vector<std::string>&
   return findings;
 }
 
+std::string clone_command(const DeploymentSpec& deployment) {
+  const std::string path = shell_quote(deployment.path);
+  return "git clone " + shell_quote(deployment.repository) + " " + path + " && " +
+         shell_quote(deployment.path + "/script/build") + " release spark spark-engine spark-guard";
+}
+
 bool any_unreachable(const std::vector<NodeAnswer>& answers) {
   return std::any_of(answers.begin(), answers.end(),
                      [](const NodeAnswer& answer) { return answer.outcome == ProbeOutcome::kUnreachable; });

@@ -23,6 +23,8 @@ struct LiveOptions {
   bool expect_stopped = false;  // before the first start: that nothing serves is no finding
   // The recovery policy's files as reviewed, path -> SHA-256. Empty: not judged.
   std::map<std::string, std::string> policy_files = {};
+  // The commit of the repository that the site was read from; empty: nodes are not compared with it.
+  std::string revision = {};
 };
 
 // Findings of the live rules only, warnings first. The site must have no error that its nodes or profile have
@@ -32,6 +34,9 @@ Findings diagnose_live(const Site& site, const std::vector<NodeAnswer>& answers,
 
 // Some rules about one machine by itself, by id, for `spark host check`. They need no site.
 Findings diagnose_node(const NodeAnswer& answer, const std::vector<std::string>& rule_ids);
+
+// What makes a node's checkout and the programs that a start needs there; for the node's own shell.
+std::string clone_command(const DeploymentSpec& deployment);
 
 // Any node that could not be reached?
 bool any_unreachable(const std::vector<NodeAnswer>& answers);

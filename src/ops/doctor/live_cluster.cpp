@@ -78,10 +78,13 @@ void reachable(LiveContext& context) {
                                 ? "try `ssh " + context.site.nodes.ssh_user + "@" + node.ssh_target() +
                                       " true`; if it hangs, look at the machine's console"
                                 : "`spark probe " + node.name + "` shows what the node says";
-    context.error(
-        node.name,
-        (transport ? "cannot be reached: " : "can be reached, but the probe failed: ") + found->problem,
-        "an answer to the probe", fix);
+    // A problem of the way to a node says itself that it is one.
+    const bool said =
+        found->problem.starts_with("cannot be reached") || found->problem.starts_with("reached, ");
+    const char* what = said        ? ""
+                       : transport ? "cannot be reached: "
+                                   : "can be reached, but the probe failed: ";
+    context.error(node.name, what + found->problem, "an answer to the probe", fix);
   }
 }
 

@@ -119,7 +119,8 @@ ClusterRule fabric_link, fabric_cabling, fabric_path, fabric_duplicates, fabric_
 
 NodeRule docker_engine, docker_storage, docker_runtime, service_container, service_running, service_image,
     service_command, service_environment, service_mounts, service_labels, service_limits, service_guard,
-    service_ports, service_mount_sources, service_nccl, service_foreign, deployment_clean;
+    service_guard_program, service_ports, service_mount_sources, service_secrets, service_nccl,
+    service_foreign, deployment_clean;
 ClusterRule service_image_id, deployment_commit;
 
 NodeRule model_present, model_whole, model_fragmentation;

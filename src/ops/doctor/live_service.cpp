@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "ops/doctor/live_context.h"
+#include "ops/site/api_key.h"
 #include "ops/site/node_environment.h"
 #include "ops/site/text_forms.h"
 
@@ -114,10 +115,10 @@ void service_running(LiveContext& context, const LiveNode& node) {
     if (!node.facts.host.units) return context.unknown(node, "the service's state", "units");
     if (context.serving(node)) return;
     const Unit* unit = node.unit(context.profile.service_name() + ".service");
+    const bool exists = unit != nullptr && unit->exists();
     context.error(node.name(),
-                  context.profile.service_name() + ".service is " +
-                      (unit == nullptr || !unit->exists() ? "not installed" : unit->active),
-                  "active", "spark cluster start --apply");
+                  context.profile.service_name() + ".service is " + (exists ? unit->active : "not installed"),
+                  "active", exists ? "spark cluster start --replace --apply" : "spark cluster start --apply");
     return;
   }
   const ContainerFacts* container = container_of(node);
@@ -128,7 +129,7 @@ void service_running(LiveContext& context, const LiveNode& node) {
                     (container->oom_killed ? ", killed for memory)" : ")"),
                 "running",
                 "docker logs --tail 50 " + context.profile.container.name + " on " + node.name() +
-                    "; then spark cluster start --apply");
+                    "; then spark cluster start --replace --apply");
 }
 
 void service_image(LiveContext& context, const LiveNode& node) {
@@ -295,6 +296,19 @@ void service_guard(LiveContext& context, const LiveNode& node) {
                 "stop the service, or arm the guard at once");
 }
 
+void service_guard_program(LiveContext& context, const LiveNode& node) {
+  const auto& failures = node.facts.failures;
+  // Without a checkout there is none either; deployment.commit says that.
+  if (!failures.contains("guard-program") || node.facts.deployment.commit.empty()) return;
+  const std::string& checkout = context.profile.deployment.path;
+  context.error(node.name(),
+                "the memory guard cannot run: " + checkout + "/bin/spark-guard " +
+                    (node.facts.why("guard-program") == "is not installed" ? "is not built"
+                                                                           : node.facts.why("guard-program")),
+                "a guard: no service is started without one",
+                "on the node: " + shell_quote(checkout + "/script/build") + " release spark-guard");
+}
+
 void service_ports(LiveContext& context, const LiveNode& node) {
   if (!node.node.head || context.serving(node)) return;
   const auto& listeners = node.facts.network.listeners;
@@ -337,6 +351,26 @@ void service_mount_sources(LiveContext& context, const LiveNode& node) {
   if (found == known.end() || found->second.find('r') != std::string::npos) return;
   context.error(node.name(), program + " does not exist", "the engine's program",
                 "script/build on the node, or copy the program there");
+}
+
+void service_secrets(LiveContext& context, const LiveNode& node) {
+  const auto& known = node.facts.deployment.mounts;
+  const std::pair<const char*, std::string> files[] = {
+      {"engine.secret_environment_file", context.profile.secret_environment_file},
+      {"engine.api_key_file", api_key_file(context.profile)}};
+  for (const auto& [setting, file] : files) {
+    const auto found = known.find(file);
+    if (found == known.end() || found->second.find('r') != std::string::npos) continue;
+    const std::string& user = node.facts.identity.user;
+    const bool absent = found->second == "-";
+    context.error(
+        node.name(),
+        file + (absent ? " does not exist" : " is not readable for " + user) + ", which " + setting +
+            " names",
+        "a file that " + user + " can read: the service starts with it, and spark asks the API with it",
+        absent ? "put it there, owner " + user + ", mode 0600"
+               : "sudo chown " + user + " " + shell_quote(file) + "; chmod 600 " + shell_quote(file));
+  }
 }
 
 void service_nccl(LiveContext& context, const LiveNode& node) {
@@ -402,15 +436,24 @@ void deployment_commit(LiveContext& context) {
   for (const LiveNode& node : context.nodes()) {
     const DeploymentFacts& deployment = node.facts.deployment;
     if (deployment.commit.empty()) {
-      context.warn(
-          node.name(), "has no checkout at " + context.profile.deployment.path,
-          "a clean checkout of the deployment repository",
-          "git clone " + context.profile.deployment.repository + " " + context.profile.deployment.path);
+      if (!node.facts.failures.contains("checkout")) {
+        context.unknown(node, "the checkout's commit", "checkout");
+        continue;
+      }
+      context.error(node.name(), "has no checkout at " + context.profile.deployment.path,
+                    "a clean checkout of the deployment repository: without it nothing is started",
+                    "on the node: " + clone_command(context.profile.deployment));
       continue;
     }
     std::string& nodes = nodes_by_commit[deployment.commit];
     nodes += (nodes.empty() ? "" : ", ") + node.name();
   }
+  const std::string& here = context.options.revision;
+  if (nodes_by_commit.size() == 1 && !here.empty() && nodes_by_commit.begin()->first != here)
+    context.warn("all nodes",
+                 "the checkouts are at " + nodes_by_commit.begin()->first.substr(0, 12) +
+                     ", this repository is at " + here.substr(0, 12),
+                 "one commit: a start refuses another", "git push, then spark cluster sync --apply");
   if (nodes_by_commit.size() < 2) return;
   std::string evidence = "checkouts differ: ";
   bool first = true;

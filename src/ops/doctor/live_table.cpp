@@ -444,6 +444,9 @@ constexpr Rule kLiveRules[] = {
               "While the service runs a memory guard watches it.",
               "An unguarded model can starve the host until SSH dies.", "Stop the service, or arm the guard.",
               kAlways, live::service_guard),
+    node_rule("service.guard-program", kError, false, "The guard's program",
+              "bin/spark-guard of the node's checkout runs.", "Nothing is started without a guard.",
+              "script/build release spark-guard on the node.", kAlways, live::service_guard_program),
     node_rule("service.ports", kError, false, "Ports are free",
               "While nothing serves, nobody listens on the head's rendezvous and API ports.",
               "The start fails after minutes.", "ss -ltnp", kAlways, live::service_ports),
@@ -456,6 +459,12 @@ constexpr Rule kLiveRules[] = {
               "Every mount source exists and is readable or writable as its mode says.",
               "Docker would create an empty folder in its place.", "mkdir; chown; download the model.",
               kAlways, live::service_mount_sources),
+    node_rule(
+        "service.secrets", kError, false, "Files with keys",
+        "engine.secret_environment_file and engine.api_key_file, where they are set, can be read by the "
+        "login.",
+        "The service does not start, or serves nobody who asks with the key that was meant.",
+        "Put the file on the node: owner the login, mode 0600.", kAlways, live::service_secrets),
     node_rule("service.nccl", kError, false, "NCCL version",
               "The image's NCCL, for the native engine the node's, is not older than 2.30.7.",
               "Without the AArch64 send-path fence the proxy thread hangs.",
@@ -467,10 +476,11 @@ constexpr Rule kLiveRules[] = {
               "`git status` of the node's checkout shows nothing but files of writable mounts.",
               "Edits on a node are inputs that nobody declared; a start refuses them.",
               "Commit and sync, or take them back.", kAlways, live::deployment_clean),
-    cluster_rule("deployment.commit", kWarning, false, "One checkout",
-                 "Every node has a checkout of the deployment repository, all at one commit.",
-                 "Nodes would render different launches.", "spark cluster sync", kAlways,
-                 live::deployment_commit),
+    cluster_rule("deployment.commit", kError, true, "One checkout",
+                 "Every node has a checkout of the deployment repository (error), all at the commit of the "
+                 "repository that the doctor reads (warning).",
+                 "A start needs the guard of the checkout, and refuses another commit.",
+                 "git clone; spark cluster sync", kAlways, live::deployment_commit),
 
     node_rule("model.present", kError, false, "The checkpoint is complete",
               "The index can be read and every shard that it names is there.",

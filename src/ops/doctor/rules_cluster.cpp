@@ -42,7 +42,28 @@ std::optional<Url> parse_http_url(const std::string& text) {
 
 std::string shape_text(const ReportShape& shape) {
   return (shape.nodes ? std::to_string(*shape.nodes) : "?") + " nodes, " + shape.transport.value_or("?") +
-         ", " + shape.kernel_backend;
+         ", " + shape.kernel_backend.value_or("?");
+}
+
+// Of a report that does not record all of its shape: what is missing, in words.
+std::string missing_text(const ReportShape& shape) {
+  std::vector<std::string> missing;
+  if (!shape.nodes) missing.emplace_back("node count");
+  if (!shape.transport) missing.emplace_back("transport");
+  if (!shape.kernel_backend) missing.emplace_back("kernel family");
+  std::string text;
+  for (size_t i = 0; i < missing.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == missing.size() ? " and " : ", ") + missing[i];
+  return text;
+}
+
+// What such a report is to say, as `spark bench`, which knows an address only, does not.
+std::string shape_members(const RuleContext& context) {
+  std::string names;
+  for (const Node& node : context.nodes.nodes) names += (names.empty() ? "\"" : ", \"") + node.name + "\"";
+  return "\"topology\": {\"nodes\": [" + names +
+         "]}, \"transport\": " + quoted(context.profile.transport_name) +
+         ", \"kernel_backend\": " + quoted(context.profile.kernel_backend);
 }
 
 }  // namespace
@@ -168,8 +189,8 @@ void reference(RuleContext& context) {
                     "name an existing report, or remove benchmark_reference");
     } else {
       context.warn("benchmark_reference", "is not set and " + report.path + " does not exist",
-                   "a reference run, without which `spark bench` compares with nothing",
-                   "store the promoted run as " + report.path);
+                   "a reference run, without which nobody can tell that another build is slower",
+                   "store the report of the promoted build's run as " + report.path);
     }
     return;
   }
@@ -183,7 +204,7 @@ void reference(RuleContext& context) {
   const ReportShape& shape = *report.shape;
   const bool differs = (shape.nodes && shape.nodes != own.nodes) ||
                        (shape.transport && shape.transport != own.transport) ||
-                       shape.kernel_backend != own.kernel_backend;
+                       (shape.kernel_backend && shape.kernel_backend != own.kernel_backend);
   if (differs) {
     const std::string evidence = report.path + " describes " + shape_text(shape);
     const std::string expected = "this profile's shape: " + shape_text(own);
@@ -191,12 +212,13 @@ void reference(RuleContext& context) {
       context.error("benchmark_reference", evidence, expected, "name a report of this shape");
     } else {
       context.warn("benchmark_reference", "is not set; the default " + evidence, expected,
-                   "run `spark bench` once and name its report in benchmark_reference");
+                   "name a report of this shape in benchmark_reference of a profile of your own that "
+                   "extends this one");
     }
-  } else if (!shape.nodes || !shape.transport) {
-    context.warn("benchmark_reference",
-                 report.path + " does not record its " + (shape.nodes ? "transport" : "node count"),
-                 "a report that records its shape", "repeat the run with this version and store its report");
+  } else if (!shape.whole()) {
+    context.warn("benchmark_reference", report.path + " does not record its " + missing_text(shape),
+                 "a report that records its shape",
+                 "when it is a run of this profile, add to its \"identity\": " + shape_members(context));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "common/process.h"
+#include "ops/doctor/live.h"
 #include "ops/launch/cluster.h"
 #include "ops/launch/preflight.h"
 #include "ops/launch/sync.h"
@@ -67,7 +68,7 @@ Findings judge_sync(const Site& site, const std::vector<NodeLook>& looks) {
       refuse(look, look.problem, "an answer", look.hint);
     } else if (look.commit.empty()) {
       refuse(look, "there is no checkout at " + deployment.path, "a clone",
-             "git clone " + deployment.repository + " " + deployment.path);
+             "on the node: " + clone_command(deployment));
     } else if (normalised_origin(look.origin) != normalised_origin(deployment.repository)) {
       refuse(look, "the checkout's origin is " + look.origin, deployment.repository,
              "git remote set-url origin " + deployment.repository);

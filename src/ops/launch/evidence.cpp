@@ -101,4 +101,10 @@ void save_evidence(const Remote& remote, const RemoteNode& node, const RankLaunc
   }
 }
 
+void save_step_words(const std::string& words, const std::string& node, const std::string& folder) {
+  if (words.find('\n') >= words.find_last_not_of('\n')) return;
+  std::filesystem::create_directories(folder);
+  write_file_atomic(folder + "/" + node + ".start", words);
+}
+
 }  // namespace spark::ops

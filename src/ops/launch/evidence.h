@@ -1,5 +1,6 @@
 // What is kept of a start that failed, before its containers are removed: per node the container as Docker
-// describes it, its whole log, the guard's status and journal, memory and the kernel's last words.
+// describes it, its whole log, the guard's status and journal, memory and the kernel's last words; and what
+// the step said that failed.
 #pragma once
 
 #include "ops/launch/render.h"
@@ -19,6 +20,10 @@ std::vector<std::string> old_evidence(const std::string& newest, const std::stri
 // could be had from the node or written here.
 void save_evidence(const Remote& remote, const RemoteNode& node, const RankLaunch& launch,
                    const std::string& folder);
+
+// File NODE.start: all that a step which failed there wrote. Nothing is written for a single line, which the
+// step's problem tells already. Throws Error.
+void save_step_words(const std::string& words, const std::string& node, const std::string& folder);
 
 // Prints the service's last lines, or all of them (lines < 0), with times where Docker keeps them.
 std::string log_script(const RankLaunch& launch, int lines, const std::string& since = {});

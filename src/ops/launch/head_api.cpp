@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 
 #include "common/child_process.h"
 #include "common/clock.h"
@@ -207,6 +206,7 @@ TokenProof generate_token(HeadApi& api, double timeout_s, const std::stop_token&
   TokenProof proof;
   const auto refused = [&proof](const std::string& what, const ApiAnswer& answer) {
     proof.node_unreachable = answer.node_unreachable;
+    proof.refused = answer.status == 401 || answer.status == 403;
     proof.problem = what + (answer.status == 0 ? ": " + answer.problem
                                                : " answers " + std::to_string(answer.status) + ": " +
                                                      short_text(answer.body));
@@ -234,13 +234,10 @@ TokenProof generate_token(HeadApi& api, double timeout_s, const std::stop_token&
   return proof;
 }
 
-std::string find_api_key(const Remote& remote, const RemoteNode& head, const std::string& secret_file) {
-  if (const char* key = std::getenv("SPARK_API_KEY"); key != nullptr && *key != '\0') return key;
-  if (secret_file.empty()) return {};
+std::string find_api_key(const Remote& remote, const RemoteNode& head, const ApiKeySource& source) {
+  if (!source.given.empty() || source.empty()) return source.given;
   const RemoteResult result =
-      remote.run(head, {.script = "set -a; . " + shell_quote(secret_file) +
-                                  " >/dev/null 2>&1; printf %s \"${SPARK_API_KEY:-$VLLM_API_KEY}\"",
-                        .timeout_s = 10});
+      remote.run(head, {.script = api_key_function("api_key", source) + "api_key\n", .timeout_s = 10});
   return result.ok() ? result.output : std::string();
 }
 

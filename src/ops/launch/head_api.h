@@ -12,6 +12,7 @@
 #include <string>
 
 #include "ops/remote/remote.h"
+#include "ops/site/api_key.h"
 
 namespace spark::ops {
 
@@ -39,6 +40,7 @@ class HeadApi {
 
   const HttpAddress& address() const { return address_; }
   void set_key(std::string key) { key_ = std::move(key); }
+  bool has_key() const { return !key_.empty(); }
   ApiAnswer get(const std::string& path, double timeout_s, const std::stop_token& stop = {}) const;
   ApiAnswer post(const std::string& path, const std::string& json, double timeout_s,
                  const std::stop_token& stop = {}) const;
@@ -59,13 +61,13 @@ class HeadApi {
 struct TokenProof {
   bool ready = false;
   bool node_unreachable = false;
+  bool refused = false;  // the API wants another key: asking again does not help
   std::string model;
   std::string problem;  // why not yet
 };
 TokenProof generate_token(HeadApi& api, double timeout_s, const std::stop_token& stop);
 
-// The API's key, from the environment of this program (SPARK_API_KEY) or the secret file on the head; "" when
-// there is none.
-std::string find_api_key(const Remote& remote, const RemoteNode& head, const std::string& secret_file);
+// The API's key, as ops/site/api_key.h says; "" when there is none.
+std::string find_api_key(const Remote& remote, const RemoteNode& head, const ApiKeySource& source);
 
 }  // namespace spark::ops

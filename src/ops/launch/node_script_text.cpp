@@ -27,6 +27,15 @@ kept_unit=/run/systemd/system/$name.service
 say() { printf '%s=%s\n' "$1" "$2"; }
 fail() { printf '%s\n' "$*" >&2; exit 1; }
 last_line() { printf '%s\n' "$1" | sed -n '$p'; }
+# refuse TOOL OUTPUT: the last line of standard error is what a person reads, all before it goes to the evidence.
+# Docker's last line is a hint, Git's advice, and that of `docker start` says no more than that it failed.
+refuse() {
+  printf '%s\n' "$2" >&2
+  told=$(printf '%s\n' "$2" | sed -e '/^[[:space:]]*$/d' -e '/^Run .* for more information/d' -e '/^See /d')
+  why=$(printf '%s\n' "$told" | grep -e '^docker: ' -e 'response from daemon' -e '^fatal: ' | sed -n 1p)
+  why=$(last_line "${why:-${told:-$2}}")
+  fail "$1: ${why#docker: }"
+}
 
 look() {
   seen=absent id= code= oom= since= image_id= tag=
@@ -38,7 +47,7 @@ $(last_line "$out")
 SPARK_END
       case $status in running | paused | restarting | removing) seen=running ;; *) seen=stopped ;; esac
     else
-      case $out in *[Nn]"o such container"*) ;; *) fail "docker does not answer: $(last_line "$out")" ;; esac
+      case $out in *[Nn]"o such container"*) ;; *) refuse "docker does not answer" "$out" ;; esac
     fi ;;
   process)
     pid=
@@ -103,10 +112,16 @@ guard_leaves() {
   end_guard
 }
 
+# What a guard that is gone said of a service that was removed is over: status and watch would report it for ever.
+forget_guard() {
+  guard_look
+  [ "$alive" = 1 ] || $sudo rm -f "$run_folder/$name.status"
+}
+
 start_guard() {
   if [ "$systemd" = 1 ]; then
     $sudo systemctl reset-failed "$guard_unit.service" 2>/dev/null
-    out=$(eval "$arm_line" 2>&1) || fail "the guard exited before its first protected sample: $(last_line "$out")"
+    out=$(eval "$arm_line" 2>&1) || refuse "the guard exited before its first protected sample" "$out"
     return
   fi
   $sudo mkdir -p /var/log/spark "$run_folder"
@@ -223,12 +238,12 @@ start_kept_unit() {
   { echo '# Kept by spark cluster start'; $keeper cat "$folder/$name.kept/unit"; } | $sudo tee "$kept_unit" >/dev/null &&
     $sudo systemctl daemon-reload || fail "$kept_unit cannot be written"
   $sudo systemctl reset-failed "$name.service" 2>/dev/null
-  out=$($sudo systemctl start "$name.service" 2>&1) || fail "systemctl start: $(last_line "$out")"
+  out=$($sudo systemctl start "$name.service" 2>&1) || refuse "systemctl start" "$out"
 }
 
 stop_service() {
   case $runtime in
-  container) out=$(docker stop --time 60 "$name" 2>&1) || fail "docker stop: $(last_line "$out")" ;;
+  container) out=$(docker stop --time 60 "$name" 2>&1) || refuse "docker stop" "$out" ;;
   unit) $sudo systemctl stop "$name.service" || fail "systemctl stop $name.service failed" ;;
   process)
     kill -TERM "$id" 2>/dev/null
@@ -246,7 +261,7 @@ stop_service() {
 
 forget_service() {
   case $runtime in
-  container) out=$(docker rm --force "$name" 2>&1) || fail "docker rm: $(last_line "$out")" ;;
+  container) out=$(docker rm --force "$name" 2>&1) || refuse "docker rm" "$out" ;;
   unit) $sudo systemctl stop "$name.service" 2>/dev/null; $sudo systemctl reset-failed "$name.service" 2>/dev/null ;;
   process) kill -KILL "$id" 2>/dev/null; rm -f "$folder/$name.pid" ;;
   esac
@@ -300,7 +315,7 @@ step_retire() {
   fi
   guard_leaves
   case $runtime in
-  container) out=$(docker rename "$name" "$backup" 2>&1) || fail "docker rename: $(last_line "$out")" ;;
+  container) out=$(docker rename "$name" "$backup" 2>&1) || refuse "docker rename" "$out" ;;
   process) rm -f "$folder/$name.pid" ;;
   esac
   forget_kept
@@ -324,8 +339,8 @@ step_launch() {
   esac
   forget_kept
   case $runtime in
-  container) out=$(eval "$launch_line" 2>&1) || fail "docker run: $(last_line "$out")" ;;
-  unit) $sudo systemctl reset-failed "$name.service" 2>/dev/null; out=$(eval "$launch_line" 2>&1) || fail "systemd-run: $(last_line "$out")" ;;
+  container) out=$(eval "$launch_line" 2>&1) || refuse "docker run" "$out" ;;
+  unit) $sudo systemctl reset-failed "$name.service" 2>/dev/null; out=$(eval "$launch_line" 2>&1) || refuse "systemd-run" "$out" ;;
   process)
     mkdir -p "$folder"
     [ ! -e "$folder/$name.log" ] || mv -f "$folder/$name.log" "$folder/$name.log.1"
@@ -349,7 +364,7 @@ step_steady() {
 step_discard() {
   backup_there || return 0
   if [ "$runtime" != container ]; then $keeper rm -rf "$folder/$backup"; return; fi
-  out=$(docker rm "$backup" 2>&1) || fail "$backup is kept: $(last_line "$out")"
+  out=$(docker rm "$backup" 2>&1) || refuse "$backup is kept" "$out"
 }
 
 # A unit's first process is no name for it; of a unit only a backup beside it tells that it is the new one.
@@ -376,7 +391,7 @@ step_restore() {
   if backup_there; then
     if [ "$runtime" = container ]; then
       [ "$seen" = absent ] || fail "both $name and $backup are there"
-      out=$(docker rename "$backup" "$name" 2>&1) || fail "docker rename: $(last_line "$out")"
+      out=$(docker rename "$backup" "$name" 2>&1) || refuse "docker rename" "$out"
     else
       # It was to be stopped, and is perhaps about to end.
       if [ "$seen" = running ]; then
@@ -393,7 +408,7 @@ step_restore() {
   if [ "$runtime" = container ]; then [ "$seen" = stopped ]; else [ -d "$folder/$name.kept" ]; fi || { say lost 1; return 0; }
   prelaunch_guard
   if [ "$runtime" = container ]; then
-    out=$(docker start "$name" 2>&1) || fail "docker start: $(last_line "$out")"
+    out=$(docker start "$name" 2>&1) || refuse "docker start" "$out"
   else
     [ "$runtime" = unit ] || rm -f "$folder/$name.pid"
     "start_kept_$runtime"
@@ -420,7 +435,11 @@ prune_retired() {
   say pruned "${pruned# }"
 }
 
-step_prune() { prune_retired; }
+step_prune() {
+  prune_retired
+  look "$name"
+  [ "$seen" != absent ] || forget_guard
+}
 
 step_stop() {
   look "$name"
@@ -428,8 +447,11 @@ step_stop() {
   if [ "$seen" = running ]; then stop_service; fi
   guard_leaves
   [ "$remove" != 1 ] || prune_retired
+  if [ "$remove" = 1 ] || [ "$runtime" != container ]; then
+    [ "$seen" = absent ] || forget_service
+    forget_guard
+  fi
   [ "$seen" != absent ] || { forget_kept; return 0; }
-  if [ "$remove" = 1 ] || [ "$runtime" != container ]; then forget_service; fi
 }
 
 step_look() {
@@ -466,13 +488,13 @@ step_look() {
 
 step_fetch() {
   cd "$checkout" || fail "there is no checkout: $checkout"
-  out=$(git fetch --quiet --prune origin 2>&1) || fail "git fetch: $(last_line "$out")"
+  out=$(git fetch --quiet --prune origin 2>&1) || refuse "git fetch" "$out"
   git cat-file -e "$revision^{commit}" 2>/dev/null || fail "the origin has no commit $revision"
 }
 
 step_checkout() {
   cd "$checkout" || fail "there is no checkout: $checkout"
-  out=$(git checkout --quiet --detach "$revision" 2>&1) || fail "git checkout: $(last_line "$out")"
+  out=$(git checkout --quiet --detach "$revision" 2>&1) || refuse "git checkout" "$out"
   write_maps
   seen=$(git rev-parse HEAD)
   [ "$seen" = "$revision" ] || fail "the checkout is at $seen"

@@ -161,6 +161,7 @@ std::string sync_plan_text(const std::vector<RankLaunch>& launches, const std::s
     text += "  " + launch.node + ": git fetch, detach " + launch.working_directory + " at " +
             revision.substr(0, 12) + ", write " + maps + "\n";
   }
+  text += "  a node that has no checkout yet is refused, with the command that makes one\n";
   return text + kApplyHint;
 }
 

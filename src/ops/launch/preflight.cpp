@@ -31,12 +31,13 @@ void judge_look(const PreflightInput& input, const NodeLook& look, Findings& fin
   if (!look.answered && look.problem.find("docker does not answer") == std::string::npos)
     findings.push_back(preflight_error("start.look", look.node, look.problem, "an answer", look.hint));
   if (look.commit != input.local.revision) {
-    findings.push_back(
-        preflight_error("start.commit", look.node,
-                        look.commit.empty() ? "there is no checkout at " + profile.deployment.path
-                                            : "the checkout is at " + look.commit.substr(0, 12),
-                        "the revision of this repository, " + input.local.revision.substr(0, 12),
-                        "spark cluster sync --apply"));
+    const bool absent = look.commit.empty();
+    findings.push_back(preflight_error(
+        "start.commit", look.node,
+        absent ? "there is no checkout at " + profile.deployment.path
+               : "the checkout is at " + look.commit.substr(0, 12),
+        "the revision of this repository, " + input.local.revision.substr(0, 12),
+        absent ? "on the node: " + clone_command(profile.deployment) : "spark cluster sync --apply"));
   }
   if (!look.origin.empty() &&
       normalised_origin(look.origin) != normalised_origin(profile.deployment.repository)) {
@@ -123,6 +124,7 @@ Findings judge_preflight(const PreflightInput& input) {
                                 [](const NodeLook& look) { return look.running(); });
   for (Finding& finding : diagnose_live(input.site, input.answers, {.expect_stopped = true})) {
     if (others.contains(finding.rule)) continue;
+    if (finding.rule == "deployment.commit") continue;  // start.commit compares with this repository
     // What the service that is going to be replaced uses now, it will give back.
     const bool its_own = finding.rule == "memory.available" || finding.rule == "gpu.processes" ||
                          finding.rule == "memory.swap-use" || finding.rule == "service.ports";

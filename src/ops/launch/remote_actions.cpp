@@ -53,6 +53,15 @@ StepResult step_result(const RemoteResult& remote) {
   return result;
 }
 
+// One line; what the API says of itself stands in the service's log.
+std::string refusal_of(const TokenProof& proof, bool with_key) {
+  return "the API " +
+         (with_key ? std::string("refuses the key that spark has") : "wants a key, and spark finds none") +
+         " (SPARK_API_KEY here, else the files of engine.secret_environment_file and engine.api_key_file on "
+         "the head): " +
+         proof.problem;
+}
+
 // Says once per outage that a node is away, and how long it was.
 class OutageLog {
  public:
@@ -129,14 +138,17 @@ std::vector<StepResult> RemoteActions::perform(const Wave& wave, std::stop_token
     }
   }
   const std::vector<RemoteResult> answers = remote_.run_all(calls, std::move(stop));
-  for (size_t i = 0; i < answers.size(); ++i) results[owners[i]] = step_result(answers[i]);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    results[owners[i]] = step_result(answers[i]);
+    if (!answers[i].ok()) keep_words(wave[owners[i]], answers[i].error);
+  }
   return results;
 }
 
 StepResult RemoteActions::wait_ready(const Step& step, const std::stop_token& stop) {
   const DeploymentSpec& deployment = site_.profile.deployment;
   HeadApi api(remote_, target(step.node), deployment.ready_url,
-              find_api_key(remote_, target(step.node), site_.profile.secret_environment_file));
+              find_api_key(remote_, target(step.node), api_key_source(site_)));
   const double begin = monotonic_s();
   OutageLog outage(options_.warn);
   std::string last = "it was not asked yet";
@@ -167,6 +179,7 @@ StepResult RemoteActions::wait_ready(const Step& step, const std::stop_token& st
       result.values = {{"model", proof.model}, {"seconds", format_fixed(monotonic_s() - begin, 1)}};
       return result;
     }
+    if (proof.refused) return failed_step(refusal_of(proof, api.has_key()));
     last = proof.problem;
     if (!pause_for(0.5, stop)) return failed_step("interrupted");
   }
@@ -181,6 +194,16 @@ std::string RemoteActions::last_log_lines(const std::string& node) const {
   std::string text = result.output;
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text.size() > kShownLog ? text.substr(text.size() - kShownLog) : text;
+}
+
+// What a tool said of a start that it refused: the service that the evidence is taken of never was.
+void RemoteActions::keep_words(const Step& step, const std::string& words) const {
+  if (step.kind != StepKind::kArm && step.kind != StepKind::kLaunch) return;
+  try {
+    save_step_words(words, step.node, options_.evidence_folder);
+  } catch (const std::exception& error) {
+    if (options_.warn) options_.warn(step.node + ": cannot keep what it said: " + error.what());
+  }
 }
 
 StepResult RemoteActions::keep_evidence(const Step& step) {

@@ -32,6 +32,7 @@ class RemoteActions : public StepActions {
   const RankLaunch* launch_of(const std::string& node) const;
   StepResult wait_ready(const Step& step, const std::stop_token& stop);
   StepResult keep_evidence(const Step& step);
+  void keep_words(const Step& step, const std::string& words) const;
   std::string last_log_lines(const std::string& node) const;
 
   const Site& site_;

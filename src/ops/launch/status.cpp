@@ -19,7 +19,7 @@ ApiStatus ask_api(const Site& site, const Remote& remote, const std::stop_token&
   status.asked = true;
   const RemoteNode head = remote_node(site.nodes, *site.nodes.head());
   HeadApi api(remote, head, site.profile.deployment.ready_url,
-              find_api_key(remote, head, site.profile.secret_environment_file));
+              find_api_key(remote, head, api_key_source(site)));
   const ApiAnswer ready = api.get(api.address().path, 3, stop);
   status.healthy = ready.status == 200;
   if (!status.healthy) {
@@ -61,6 +61,16 @@ std::string more_words(const NodeLook& look) {
   if (!look.commit.empty()) text += " checkout=" + look.commit.substr(0, 12);
   if (!look.kept.empty()) text += " kept=" + look.kept;
   return text;
+}
+
+// Nothing is known of the service of a head that does not answer.
+std::string why_not_asked(const ClusterStatus& status) {
+  for (const NodeLook& look : status.nodes) {
+    if (look.node != status.head) continue;
+    if (!look.reached) return status.head + " does not answer";
+    if (look.seen.empty()) return "what runs on " + status.head + " is unknown";
+  }
+  return "nothing runs on " + status.head;
 }
 
 Json node_json(const ClusterStatus& status, const NodeLook& look) {
@@ -125,7 +135,7 @@ std::vector<std::string> ClusterStatus::complaints() const {
     else if (look.seen == "stopped" && !container)
       list.push_back(look.node + ": the service ended" +
                      (look.exit_code.empty() ? "" : " with exit code " + look.exit_code) +
-                     "; spark cluster logs shows its last lines");
+                     "; spark cluster logs brings its log here and names the file");
     if (!look.image_id.empty()) images.insert(look.image_id);
     if (!look.commit.empty()) commits.insert(look.commit);
   }
@@ -161,7 +171,7 @@ std::string status_text(const ClusterStatus& status) {
   }
   const ApiStatus& api = status.api;
   if (!api.asked) {
-    text += "API: not asked, nothing runs on " + status.head + "\n";
+    text += "API: not asked, " + why_not_asked(status) + "\n";
   } else {
     text += "API: " + (api.healthy ? std::string("healthy") : "does not answer: " + api.problem);
     if (api.running) text += ", " + format_fixed(*api.running, 0) + " requests running";

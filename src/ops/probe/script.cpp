@@ -6,6 +6,7 @@
 #include "ops/fabric/layout.h"
 #include "ops/fabric/ports.h"
 #include "ops/probe/script_text.h"
+#include "ops/site/api_key.h"
 #include "ops/site/text_forms.h"
 
 namespace spark::ops {
@@ -105,6 +106,7 @@ ProbeRequest probe_request(const Site& site, const Node& node) {
   request.service = profile.service_name();
   request.checkout =
       without_brace_names(expand_places(profile.deployment.path, profile.host.home, profile.deployment.path));
+  if (!request.checkout.empty()) request.guard_program = request.checkout + "/bin/spark-guard";
   request.runtime = profile.in_container()                 ? "container"
                     : profile.host.supervisor == "systemd" ? "unit"
                                                            : "process";
@@ -119,6 +121,9 @@ ProbeRequest probe_request(const Site& site, const Node& node) {
   } else {
     request.model_folder = without_brace_names(site.engine.model_path);
     request.mount_sources = {request.model_folder, without_brace_names(profile.native.program)};
+  }
+  for (const std::string& file : {profile.secret_environment_file, api_key_file(profile)}) {
+    if (!file.empty()) request.files.push_back(without_brace_names(file));
   }
   if (site.policy) {
     request.candidate = site.policy->candidate;
@@ -140,18 +145,21 @@ std::string probe_script(const ProbeRequest& request) {
     units.push_back(request.service + ".service");
     units.push_back(request.service + "-memguard.service");
   }
+  std::vector<std::string> paths = request.mount_sources;
+  paths.insert(paths.end(), request.files.begin(), request.files.end());
   std::vector<std::string> disks = {"/", "/boot", "/dev/shm", "/var/lib/docker"};
   disks.insert(disks.end(), request.mount_sources.begin(), request.mount_sources.end());
   return assignment("root", request.root) + assignment("service", request.service) +
          assignment("runtime", request.runtime) + assignment("container", request.container) +
          assignment("mark", random_mark()) + assignment("image", request.image) +
          assignment("model_folder", request.model_folder) + assignment("checkout", request.checkout) +
-         assignment("candidate", request.candidate) + assignment("fan_certificate", request.fan_certificate) +
+         assignment("guard_program", request.guard_program) + assignment("candidate", request.candidate) +
+         assignment("fan_certificate", request.fan_certificate) +
          assignment("limit", std::to_string(request.limit_s)) +
          assignment("fragmentation", request.fragmentation ? "1" : "0") +
          with_words("with_releases", {request.candidate, request.fallback}, true) +
          with_words("with_packages", packages) + with_words("with_units", units) +
-         with_words("with_disks", disks) + with_words("with_mounts", request.mount_sources) +
+         with_words("with_disks", disks) + with_words("with_mounts", paths) +
          with_words("with_policy_files", request.policy_files) + paths_group(request.peers) +
          kProbeScriptBody;
 }

@@ -36,11 +36,13 @@ struct ProbeRequest {
   std::string image = {};
   std::string model_folder = {};  // on the node, as the mount's source says
   std::string checkout = {};      // the deployment repository on the node
-  std::string candidate = {};     // kernel releases of the policy
+  std::string guard_program = {};
+  std::string candidate = {};  // kernel releases of the policy
   std::string fallback = {};
   std::string fan_certificate = {};
   std::vector<std::string> packages = {};
   std::vector<std::string> mount_sources = {};
+  std::vector<std::string> files = {};         // asked as mount sources are, without their disks
   std::vector<std::string> policy_files = {};  // of the recovery policy (their digests are asked for)
   std::vector<ProbePeer> peers = {};
   int limit_s = 5;            // per command

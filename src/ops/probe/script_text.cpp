@@ -407,6 +407,7 @@ guard_status() {
 
 group_service() {
   [ -n "$service" ] || return 0
+  [ -z "$guard_program" ] || run guard-program "$guard_program" --version
   [ "$runtime" != process ] || section service-process service_process
   section guard guard_status
 }

@@ -5,7 +5,7 @@ namespace {
 
 constexpr KnownName kProfileFields[] = {
     {"promoted_baseline", "name of the baseline that this profile belongs to"},
-    {"benchmark_reference", "report that `spark bench` compares with"},
+    {"benchmark_reference", "report of a run of this shape, which others are compared with"},
     {"nodes_config", "node map: machines and cables"},
     {"upstreams_config", "pinned sources of the image"},
     {"kernel_backend", "kernel family: attention, projections, experts and drafter follow it"},

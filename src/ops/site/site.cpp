@@ -215,7 +215,9 @@ ReportShape read_report_shape(const Json& report) {
                                                           : std::nullopt;
   };
   shape.transport = text("transport");
-  shape.kernel_backend = text("kernel_backend").value_or(kDefaultKernelFamily);
+  shape.kernel_backend = text("kernel_backend");
+  // Reports that record the rest of their shape are from before there was another family.
+  if (!shape.kernel_backend && shape.nodes && shape.transport) shape.kernel_backend = kDefaultKernelFamily;
   return shape;
 }
 

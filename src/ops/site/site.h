@@ -43,7 +43,9 @@ struct SiteRequest {
 struct ReportShape {
   std::optional<int64_t> nodes;
   std::optional<std::string> transport;
-  std::string kernel_backend = kDefaultKernelFamily;
+  std::optional<std::string> kernel_backend;
+
+  bool whole() const { return nodes && transport && kernel_backend; }
 };
 
 struct ReferenceReport {

@@ -29,7 +29,9 @@ WatchCollector::WatchCollector(const Site& site, const std::vector<const Node*>&
     worker.question.container = !site.profile.container.name.empty();
     worker.question.gpu = site.profile.host.hardware == "spark";
     worker.question.limit_s = std::clamp(options.interval_s / 2, 0.5, 5.0);
-    if (node->head) worker.question.metrics_url = metrics_url(site.profile.deployment.ready_url);
+    if (!node->head) continue;
+    worker.question.metrics_url = metrics_url(site.profile.deployment.ready_url);
+    worker.question.api_key = api_key_source(site);
   }
   for (Worker& worker : workers_)
     worker.thread = std::jthread([this, &worker](const std::stop_token& stop) { serve(worker, stop); });

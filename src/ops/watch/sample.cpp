@@ -204,6 +204,8 @@ class WatchReader {
     ApiSample& api = *sample_.api;
     if (status_ != "200") {
       api.problem = status_.empty() ? "its answer is damaged" : "answers with HTTP status " + status_;
+      if (status_ == "401" || status_ == "403")
+        api.problem += ": it wants another key; set SPARK_API_KEY, or engine.secret_environment_file";
       return;
     }
     try {

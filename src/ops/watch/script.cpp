@@ -19,6 +19,7 @@ limited() { timeout -k 1 "$limit" "$@"; }
 first_line() { printf '%s\n' "$1" | grep -v '^$' | head -n 1 | cut -c 1-300; } # docker begins with an empty line
 began() { [ ! -r "/proc/$1/stat" ] || { read -r line <"/proc/$1/stat" && set -- ${line##*) } && echo "${20}"; } 2>/dev/null; }
 
+# A fault goes on where "the container engine", "the API" begins; a tool's own words stand behind a colon.
 container_part() {
   have docker || { echo 'container fault is not installed'; return; }
   out=$(limited docker container inspect --format '{{.State.Status}} {{.State.Pid}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.StartedAt}}' "$service" 2>&1)
@@ -26,7 +27,7 @@ container_part() {
     0/*) echo "container state $out" ;;
     124/* | 137/*) echo "container fault gives no answer within $limit s" ;;
     *'o such container'*) echo 'container absent' ;;
-    *) echo "container fault $(first_line "$out")" ;;
+    *) echo "container fault fails: $(first_line "$out")" ;;
   esac
 }
 
@@ -47,16 +48,20 @@ gpu_part() {
   esac
 }
 
+# The key goes through a pipe: argument lists are for everybody to read.
+authorization() { [ -z "$key" ] || printf 'Authorization: Bearer %s\n' "$key"; }
 api_part() {
+  key=$(api_key)
   if have curl; then
-    out=$(limited curl -sS --noproxy '*' -w '\nhttp %{http_code}\n' "$url" 2>&1)
+    out=$(authorization | limited curl -sS --noproxy '*' -H @- -w '\nhttp %{http_code}\n' "$url" 2>&1)
     status=$?
     [ "$status" != 0 ] || { printf '%s\n' "$out" | grep -E "^(http [0-9]|($metrics)[{ ])" | sed 's/^/api /'; return; }
     why=$(printf '%s\n' "$out" | sed -n 's/^curl: ([0-9]*) //p')
     [ "$status" != 28 ] || status=124
   elif [ -n "$url_port" ] && have bash; then
-    out=$(limited bash -c 'exec 3<>"/dev/tcp/$0/$1" || exit 1
-      printf "GET %s HTTP/1.0\r\nHost: %s\r\n\r\n" "$2" "$0" >&3; exec cat <&3' "$url_host" "$url_port" "$url_path" 2>&1)
+    out=$(authorization | limited bash -c 'exec 3<>"/dev/tcp/$0/$1" || exit 1
+      { printf "GET %s HTTP/1.0\r\nHost: %s\r\n" "$2" "$0"
+        while IFS= read -r line; do printf "%s\r\n" "$line"; done; printf "\r\n"; } >&3; exec cat <&3' "$url_host" "$url_port" "$url_path" 2>&1)
     status=$?
     [ "$status" != 0 ] || {
       printf '%s\n' "$out" | sed -e 's/\r$//' -e 's,^HTTP/[0-9.]* \([0-9]*\).*,http \1,' |
@@ -70,7 +75,7 @@ api_part() {
   fi
   case $status in
     124 | 137) echo "api fault gives no answer within $limit s" ;;
-    *) echo "api fault $(first_line "$why")" ;;
+    *) echo "api fault cannot be asked: $(first_line "$why")" ;;
   esac
 }
 
@@ -165,7 +170,7 @@ std::string watch_script(const WatchQuestion& question) {
   set("url_port", url.port);
   set("url_path", url.path);
   set("metrics", metric_pattern());
-  return text + kBody;
+  return text + api_key_function("api_key", question.api_key) + kBody;
 }
 
 }  // namespace spark::ops

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "ops/site/api_key.h"
+
 namespace spark::ops {
 
 struct WatchQuestion {
@@ -13,6 +15,7 @@ struct WatchQuestion {
   bool container = false;        // false: a unit is asked for first
   bool gpu = false;              // ask nvidia-smi
   std::string metrics_url = {};  // of the API, as the node sees it; empty: not asked
+  ApiKeySource api_key = {};     // found anew at every look: it may be changed with a restart
   int64_t known_pid = 0;         // is this process still there?
   double limit_s = 2;            // per command
 };

@@ -51,7 +51,8 @@ TEST(Doctor, PhrasesThatScriptsReadOn) {
   EXPECT_EQ(findings_text({warning}), "WARN: " + line + "configuration OK with 1 warning\n");
   EXPECT_EQ(findings_text({warning, warning}, "; live cluster matches"),
             "WARN: " + line + "WARN: " + line + "configuration OK; live cluster matches with 2 warnings\n");
-  EXPECT_EQ(findings_text({warning, error}), "WARN: " + line + "ERROR: " + line);
+  EXPECT_EQ(findings_text({warning, error}), "WARN: " + line + "ERROR: " + line + "1 error, 1 warning\n");
+  EXPECT_EQ(findings_text({error, error}), "ERROR: " + line + "ERROR: " + line + "2 errors\n");
 }
 
 TEST(Doctor, JsonHasTheSameFindings) {

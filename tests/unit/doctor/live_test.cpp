@@ -241,6 +241,52 @@ TEST(Live, AnEmptyAnswerIsOneClearError) {
   EXPECT_EQ(damaged, 1u);
 }
 
+TEST(Live, CheckoutsAreComparedWithThisRepository) {
+  ProbeCorpus corpus("cluster-64k");
+  const auto said = [&](const std::string& revision) {
+    corpus.options().revision = revision;
+    std::string text;
+    for (const Finding& finding : corpus.diagnose()) text += live_line_of(finding) + "; " + finding.fix;
+    return text;
+  };
+  EXPECT_EQ(said("0123456789abcdef0123456789abcdef01234567"), "");
+  EXPECT_EQ(
+      said("ffffffffffffffffffffffffffffffffffffffff"),
+      "warning deployment.commit | all nodes | the checkouts are at 0123456789ab, this repository is at "
+      "ffffffffffff; git push, then spark cluster sync --apply");
+}
+
+TEST(Live, ANodeThatCannotBeReachedIsSaidToOnce) {
+  for (const auto& [edit, evidence] :
+       {std::pair("unreachable | cannot be reached: ssh: no route", "cannot be reached: ssh: no route"),
+        std::pair("unreachable | there is no folder x", "cannot be reached: there is no folder x"),
+        std::pair("failed | reached, but the command could not be started: sudo",
+                  "reached, but the command could not be started: sudo"),
+        std::pair("failed | no result within 9 s",
+                  "can be reached, but the probe failed: no result within 9 s")}) {
+    ProbeCorpus corpus("cluster-64k");
+    corpus.apply("on node2");
+    corpus.apply(edit);
+    std::string seen;
+    for (const Finding& finding : corpus.diagnose()) {
+      if (finding.rule == "live.reachable") seen += finding.evidence;
+    }
+    EXPECT_EQ(seen, evidence);
+  }
+}
+
+// A start refuses what is there already, stopped or not.
+TEST(Live, AStoppedServiceIsReplaced) {
+  ProbeCorpus corpus("cluster-64k");
+  corpus.apply("on node2");
+  corpus.apply("alter container | \"Running\":true => \"Running\":false");
+  std::string fix;
+  for (const Finding& finding : corpus.diagnose()) {
+    if (finding.rule == "service.running") fix += finding.fix;
+  }
+  EXPECT_TRUE(fix.ends_with("; then spark cluster start --replace --apply")) << fix;
+}
+
 // The lab's process profile: neither Docker nor systemd knows the ranks.
 TEST(Live, ARankThatIsAProcessIsTheService) {
   ProbeCorpus corpus("cluster-64k");

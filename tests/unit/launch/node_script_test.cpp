@@ -425,6 +425,25 @@ TEST_F(NodeScript, AGuardIsAskedAgainBeforeItCountsAsGone) {
   EXPECT_EQ(calls(), "asked\n");
 }
 
+TEST_F(NodeScript, WhatAGuardSaidLastGoesWithItsService) {
+  const std::string status = folder_ + "/spark-guard/svc.status";
+  fs::create_directories(folder_ + "/spark-guard");
+  const auto killed = [&] {
+    container("svc", "exited old");
+    write_file_atomic(status, "state=killed\nreason=low-memory\n");
+  };
+  killed();
+  expect_done(StepKind::kStop);
+  expect_done(StepKind::kPrune);
+  EXPECT_TRUE(fs::exists(status)) << "the container is there, and so is what became of it";
+  expect_done(StepKind::kStop, {{"remove", "1"}});
+  EXPECT_FALSE(fs::exists(status));
+  killed();
+  fs::remove(folder_ + "/c.svc");
+  expect_done(StepKind::kPrune);
+  EXPECT_FALSE(fs::exists(status));
+}
+
 TEST_F(NodeScript, AClaimIsForOneMachine) {
   expect_done(StepKind::kClaim);
   expect_done(StepKind::kClaim);

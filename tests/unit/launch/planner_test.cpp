@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include "common/process.h"
+#include "ops/doctor/live.h"
 #include "ops/launch/evidence.h"
 #include "ops/launch/head_api.h"
 #include "ops/launch/node_look.h"
 #include "ops/launch/node_scripts.h"
 #include "ops/launch/preflight.h"
 #include "ops/launch/remote_actions.h"
+#include "ops/launch/status.h"
 #include "ops/launch/sync.h"
 #include "unit/temporary_folder.h"
 
@@ -114,6 +116,36 @@ NodeLook watched(const std::string& node) {
   look.guard_alive = true;
   look.guard = {{"state", "watching"}, {"phase", "startup"}, {"threshold_kib", "5242880"}};
   return look;
+}
+
+TEST(Status, SaysWhyTheApiWasNotAsked) {
+  ClusterStatus status;
+  status.service = "svc";
+  status.head = "node1";
+  NodeLook head;
+  head.node = "node1";
+  const auto text = [&] {
+    status.nodes = {watched("node2"), head};
+    return status_text(status);
+  };
+  head.seen = "absent";
+  EXPECT_NE(text().find("API: not asked, nothing runs on node1\n"), std::string::npos) << text();
+  head.seen.clear();
+  EXPECT_NE(text().find("API: not asked, what runs on node1 is unknown\n"), std::string::npos) << text();
+  head.reached = false;
+  head.problem = "cannot be reached";
+  EXPECT_NE(text().find("API: not asked, node1 does not answer\n"), std::string::npos) << text();
+}
+
+TEST(Status, AnEndedProcessHasALogToFetch) {
+  ClusterStatus status;
+  status.container = false;
+  status.nodes = {watched("node2")};
+  status.nodes[0].seen = "stopped";
+  status.nodes[0].guard_alive = false;
+  ASSERT_EQ(status.complaints().size(), 1u);
+  EXPECT_EQ(status.complaints()[0],
+            "node2: the service ended; spark cluster logs brings its log here and names the file");
 }
 
 TEST(Readiness, WaitsOnlyForWhatRunsGuarded) {
@@ -240,6 +272,14 @@ TEST(Preflight, RefusesWhatOnlyAStartAsks) {
   look.unkeepable = "systemd names no file of it";
   EXPECT_TRUE(rules(true, true).contains("start.restore"));
   EXPECT_FALSE(rules(false, true).contains("start.restore"));
+  // The command that start and sync name is the one that helps.
+  look.commit.clear();
+  for (const Findings& findings :
+       {judge_preflight({site, local, {}, {look}, true, true}), judge_sync(site, {look})}) {
+    std::string fixes;
+    for (const Finding& finding : findings) fixes += finding.fix + "\n";
+    EXPECT_NE(fixes.find(clone_command(site.profile.deployment)), std::string::npos) << fixes;
+  }
   look.commit = local.revision;
   look.origin = site.profile.deployment.repository;
   look.seen = "absent";

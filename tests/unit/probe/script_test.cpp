@@ -100,6 +100,8 @@ TEST(Script, ThisMachineAnswersAndNothingIsWritten) {
   const auto before = tree_of(folder.path());
   ProbeRequest request{.service = "nothing", .image = "nothing", .model_folder = folder / "model"};
   request.mount_sources = {folder.path(), folder / "absent"};
+  request.files = {folder / "keys"};
+  request.guard_program = folder / "spark-guard";
   const NodeAnswer answer = probe_here("here", request);
   EXPECT_EQ(answer.outcome, ProbeOutcome::kAnswered) << answer.problem;
   std::string faults;
@@ -114,6 +116,8 @@ TEST(Script, ThisMachineAnswersAndNothingIsWritten) {
   EXPECT_EQ(found.bytes, static_cast<int64_t>(16 + header.size()));
   EXPECT_EQ(found.needed_bytes, found.bytes);
   EXPECT_EQ(answer.facts.deployment.mounts.at(folder / "absent"), "-");
+  EXPECT_EQ(answer.facts.deployment.mounts.at(folder / "keys"), "-");
+  EXPECT_EQ(answer.facts.why("guard-program"), "is not installed");
   EXPECT_EQ(tree_of(folder.path()), before);
 }
 
@@ -128,6 +132,8 @@ TEST(Script, NamesOfASiteAreNeverCommands) {
                        .checkout = evil};
   request.candidate = "$(touch " + trap + ")";
   request.mount_sources = {evil, "$(touch " + trap + ")"};
+  request.files = {evil};
+  request.guard_program = evil;
   request.peers = {{"dev'; touch " + trap + "; '", "net", "$(touch " + trap + ")"}};
   Faults faults;
   parse_dump(probe_here("here", request).text, faults);

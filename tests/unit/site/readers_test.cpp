@@ -3,6 +3,7 @@
 
 #include "common/file.h"
 #include "common/hash.h"
+#include "ops/site/api_key.h"
 #include "ops/site/baseline_manifest.h"
 #include "ops/site/node_environment.h"
 #include "ops/site/site.h"
@@ -151,6 +152,16 @@ TEST(Arguments, ReadsEveryForm) {
   EXPECT_TRUE(arguments.has("--unknown-switch"));
   EXPECT_FALSE(arguments.has("--absent"));
   EXPECT_EQ(arguments.all().back().index, 6u);
+}
+
+TEST(ApiKey, TheFilesOfTheHead) {
+  ClusterProfile profile;
+  profile.serve_args = {"/model", "--api-key-file", "/keys/one"};
+  EXPECT_EQ(api_key_file(profile), "") << "no mount shows it";
+  profile.container.mounts.push_back({"/etc/spark", "/keys", "ro"});
+  EXPECT_EQ(api_key_file(profile), "/etc/spark/one");
+  profile.engine_kind = EngineKind::kNative;
+  EXPECT_EQ(api_key_file(profile), "/keys/one");
 }
 
 TEST(Engine, CaptureLadder) {

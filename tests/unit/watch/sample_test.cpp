@@ -77,7 +77,8 @@ TEST_F(WatchScript, EngineThatFailsHangsOrKnowsNothing) {
           "echo; echo 'Cannot connect to the Docker daemon at unix:///var/run/docker.sock.' >&2; exit 1");
   sample = run({.service = "dsv41", .container = true, .known_pid = ::getpid()});
   EXPECT_EQ(sample.service.state, ServiceState::kUnknown) << text_;
-  EXPECT_NE(sample.engine_problem.find("Cannot connect"), std::string::npos);
+  EXPECT_EQ(sample.engine_problem,
+            "fails: Cannot connect to the Docker daemon at unix:///var/run/docker.sock.");
   EXPECT_EQ(sample.alive.count(::getpid()), 1u) << text_;
   program("docker", "exec sleep 30");
   sample = run({.service = "dsv41", .container = true, .limit_s = 0.5});
@@ -138,7 +139,8 @@ TEST_F(WatchScript, MetricsThroughCurl) {
   program("curl", "echo 'curl: (7) Failed to connect to 127.0.0.1 port 1: Connection refused' >&2; exit 7");
   sample = run({.service = "dsv41", .metrics_url = "http://127.0.0.1:1/metrics"});
   ASSERT_TRUE(sample.api) << text_;
-  EXPECT_EQ(sample.api->problem, "Failed to connect to 127.0.0.1 port 1: Connection refused");
+  EXPECT_EQ(sample.api->problem,
+            "cannot be asked: Failed to connect to 127.0.0.1 port 1: Connection refused");
   program("curl", "printf 'internal error\\nhttp 500\\n'");
   EXPECT_EQ(run({.service = "dsv41", .metrics_url = "http://127.0.0.1:1/metrics"}).api->problem,
             "answers with HTTP status 500");
@@ -146,6 +148,37 @@ TEST_F(WatchScript, MetricsThroughCurl) {
   EXPECT_EQ(
       run({.service = "dsv41", .metrics_url = "http://127.0.0.1:1/metrics", .limit_s = 0.5}).api->problem,
       "gives no answer within 0.5 s");
+}
+
+// A server that wants the key, and programs that note how they were called.
+TEST_F(WatchScript, AnApiWithAKeyIsToldItThroughAPipe) {
+  write_file_atomic(folder_ / "page", std::string(kPage));
+  const std::string place = folder_.string();
+  program("curl",
+          "echo \"$*\" >>" + place + "/calls; while read -r line; do [ \"$line\" != 'Authorization: Bearer " +
+              "abc$1' ] || known=1; done; [ -n \"$known\" ] || { printf '\\nhttp 401\\n'; exit; }; cat " +
+              place + "/page; printf '\\nhttp 200\\n'");
+  WatchQuestion question = {.service = "dsv41", .metrics_url = "http://127.0.0.1:1/metrics"};
+  EXPECT_EQ(run(question).api->problem,
+            "answers with HTTP status 401: it wants another key; set SPARK_API_KEY, or "
+            "engine.secret_environment_file");
+  write_file_atomic(folder_ / "shell.env", std::string("SPARK_API_KEY='abc$1'\n"));
+  write_file_atomic(folder_ / "docker.env", std::string("# keys\nSPARK_API_KEY=old\nSPARK_API_KEY=abc$1\n"));
+  write_file_atomic(folder_ / "key", std::string(" abc$1\n"));
+  for (const ApiKeySource& source :
+       {ApiKeySource{.given = "abc$1", .secret_file = "/none"},
+        ApiKeySource{.secret_file = place + "/shell.env", .variable = "SPARK_API_KEY"},
+        ApiKeySource{
+            .secret_file = place + "/docker.env", .variable = "SPARK_API_KEY", .plain_variables = true},
+        ApiKeySource{.secret_file = "/none", .variable = "SPARK_API_KEY", .key_file = place + "/key"}}) {
+    question.api_key = source;
+    const NodeSample sample = run(question);
+    ASSERT_TRUE(sample.api) << text_;
+    EXPECT_EQ(sample.api->problem, "") << text_;
+    EXPECT_EQ(sample.api->running, 2);
+    EXPECT_EQ(text_.find("abc"), std::string::npos) << text_;
+  }
+  EXPECT_EQ(read_file(folder_ / "calls").find("abc"), std::string::npos);
 }
 
 TEST(WatchAnswers, GuardOfThisBoot) {
