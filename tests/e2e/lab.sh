@@ -112,6 +112,8 @@ fi
 "$spark" lab fault --dir "$lab" ssh node3 >/dev/null
 on node3 true 2>/dev/null && fail "SSH still answers"
 "$spark" lab fault --dir "$lab" mtv node1 node2 2>&1 | grep -q 'did you mean mtu' || fail "no help with a misspelt fault"
+"$spark" lab fault --dir "$lab" memory node2 --value abc >"$work/out" 2>&1 && fail "a wrong value is taken"
+grep -q injected "$work/out" && fail "says that a refused fault is there"
 "$spark" lab status --dir "$lab" >"$work/status" && fail "status is content"
 "$spark" lab heal --dir "$lab" >/dev/null
 if "$spark" lab fault --dir "$lab" freeze node2 >/dev/null 2>&1; then

@@ -250,6 +250,39 @@ TEST(LabFaults, NeedALab) {
   EXPECT_THROW(heal_faults("/nonexistent", "", ""), Error);
 }
 
+// A lab on file whose processes are this one.
+LabState recorded_lab(const std::string& directory, std::vector<LabFault> faults) {
+  const ProcessIdentity self = *identify_process(::getpid());
+  const LabState state = {
+      .boot_id = boot_id(),
+      .plan = plan_lab({.directory = directory, .nodes = 4, .spark_program = "/opt/spark"}),
+      .network = self,
+      .nodes = {self, self, self, self},
+      .docker = {},
+      .image = {},
+      .faults = std::move(faults)};
+  write_lab_state(state);
+  return state;
+}
+
+TEST_F(LabFolder, RefusedFaultsAreNotRecorded) {
+  recorded_lab(folder_, {});
+  for (const LabFault& fault :
+       {LabFault{"cable", "node1", "node3", ""}, LabFault{"mtu", "node1", "node2", "abc"},
+        LabFault{"memory", "node3", "", "abc"}, LabFault{"clock", "node1", "", "1e9"}})
+    EXPECT_THROW(inject_fault(folder_, fault), Error) << fault.kind;
+  EXPECT_TRUE(read_lab_state(folder_)->faults.empty());
+}
+
+TEST_F(LabFolder, OneFaultThatStaysKeepsNoOtherFromBeingHealed) {
+  recorded_lab(folder_, {{"cable", "node1", "node3", ""}, {"cable", "node2", "node4", ""}});
+  const HealedFaults result = heal_faults(folder_, "", "");
+  EXPECT_TRUE(result.healed.empty());
+  ASSERT_EQ(result.failed.size(), 2u);
+  EXPECT_EQ(result.failed[0].where, "cable node2 node4");
+  EXPECT_EQ(result.failed[1].what, "has no cable to node3");
+}
+
 TEST(LabCgroups, FindsSomethingOrNothingWithoutFailing) {
   const Cgroups cgroups = Cgroups::find();
   EXPECT_TRUE(cgroups.process_files("spark-lab-test-that-does-not-exist").empty());
