@@ -45,10 +45,14 @@ std::string beside(const std::string& self, const std::string& name) {
 void print_next_steps(const ops::LabState& state) {
   const std::string& directory = state.plan.options.directory;
   std::cout << "The lab runs: " << state.plan.nodes.size() << " nodes, " << state.docker << ".\n"
-            << "  ssh -F " << directory << "/ssh_config node1\n"
-            << "  spark --repository " << directory << "/site --cluster-config "
-            << (state.image.empty() ? ops::kLabProcessProfile : ops::kLabProfile) << " doctor\n"
-            << "  SPARK_SSH_CONFIG=" << directory << "/ssh_config   for commands that contact nodes\n"
+            << "  ssh -F " << directory << "/ssh_config node1\n";
+  if (fs::exists(directory + "/site")) {
+    std::cout << "  spark --repository " << directory << "/site --cluster-config "
+              << (state.image.empty() ? ops::kLabProcessProfile : ops::kLabProfile) << " doctor\n";
+  } else {
+    std::cout << "  no site: run `spark lab up` in the repository, or with --repository, to get one\n";
+  }
+  std::cout << "  SPARK_SSH_CONFIG=" << directory << "/ssh_config   for commands that contact nodes\n"
             << "  spark lab down --dir " << directory << "\n";
 }
 

@@ -122,6 +122,11 @@ if "$spark" lab fault --dir "$lab" freeze node2 >/dev/null 2>&1; then
 fi
 "$spark" lab status --dir "$lab" >"$work/status" || { cat "$work/status" >&2; fail "not healthy again"; }
 
+# A repository that has no profiles makes a lab without a site, and no hint at one.
+mkdir "$work/elsewhere"
+"$spark" --repository "$work/elsewhere" lab up --dir "$lab" --no-docker >"$work/out" 2>&1 || fail "up without a site"
+grep -q '/site ' "$work/out" && fail "names a site that is not there"
+
 # Up over a running lab, and over what kill -9 leaves at any moment.
 "$spark" --repository "$source" lab up --dir "$lab" --no-docker >/dev/null 2>&1 || fail "up over a running lab"
 for delay in 0.05 0.15 0.25 0.4; do

@@ -204,6 +204,9 @@ TEST_F(LabFolder, SiteOfTheLabLoadsWithoutFaults) {
     EXPECT_EQ(site.nodes.nodes.size(), static_cast<size_t>(nodes));
     EXPECT_EQ(site.profile.deployment.path, kLabDeployment);
     EXPECT_FALSE(fs::exists(plan.path("site/config/cluster.local.json")));
+    EXPECT_EQ(
+        run_process({"git", "-C", plan.path("site"), "rev-parse", "--abbrev-ref", "main@{upstream}"}).output,
+        "origin/main\n");
   }
 }
 
@@ -263,6 +266,18 @@ LabState recorded_lab(const std::string& directory, std::vector<LabFault> faults
       .faults = std::move(faults)};
   write_lab_state(state);
   return state;
+}
+
+TEST_F(LabFolder, AStateThatCannotBeLookedAtIsAnErrorWithAPlace) {
+  // A name that is too long fails as a directory of somebody else's does, for root as well.
+  const std::string long_name = folder_ / std::string(300, 'x');
+  try {
+    read_lab_state(long_name);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.where(), long_name);
+    EXPECT_FALSE(error.hint().empty());
+  }
 }
 
 TEST_F(LabFolder, RefusedFaultsAreNotRecorded) {
