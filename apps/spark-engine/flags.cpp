@@ -6,6 +6,7 @@
 
 #include "../flag_checks.h"
 #include "common/file.h"
+#include "common/json.h"
 #include "config_file.h"
 #include "exit_codes.h"
 #include "flag_groups.h"
@@ -58,6 +59,25 @@ void add_general_flags(CLI::App& app, EngineFlags& flags, std::string& config_fi
 
 }  // namespace
 
+namespace {
+
+// CLI11 names such words in reverse order, and no flag that may have been meant.
+std::string unexpected_words(const CLI::App& app) {
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  std::string words, hint;
+  for (const std::string& word : app.remaining()) {
+    words += " " + word;
+    const auto close = word.starts_with("--") ? nearest(word.substr(0, word.find('=')), known) : std::nullopt;
+    if (close) hint += "\n  did you mean " + *close + "?";
+  }
+  return "not expected:" + words + hint;
+}
+
+}  // namespace
+
 std::optional<EngineFlags> parse_flags(int argc, char** argv, int& exit_code) {
   EngineFlags flags;
   flags.model.backend = engine::backend_names().front();  // the fastest of this build
@@ -79,6 +99,10 @@ std::optional<EngineFlags> parse_flags(int argc, char** argv, int& exit_code) {
     if (flags.model.folder.empty()) throw CLI::RequiredError("MODEL_DIR");
     check_rank_flags(flags.ranks);
     settle_step_flags(app, flags);
+  } catch (const CLI::ExtrasError&) {
+    std::cerr << unexpected_words(app) << "\nRun with --help for more information.\n";
+    exit_code = kUsage;
+    return std::nullopt;
   } catch (const CLI::ParseError& error) {
     exit_code = app.exit(error, std::cout, std::cerr) == 0 ? 0 : kUsage;
     return std::nullopt;

@@ -52,10 +52,14 @@ std::string beside(const std::string& self, const std::string& name) {
 void print_next_steps(const ops::LabState& state) {
   const std::string& directory = state.plan.options.directory;
   std::cout << "The lab runs: " << state.plan.nodes.size() << " nodes, " << state.docker << ".\n"
-            << "  ssh -F " << directory << "/ssh_config node1\n"
-            << "  spark --repository " << directory << "/site --cluster-config "
-            << (state.image.empty() ? ops::kLabProcessProfile : ops::kLabProfile) << " doctor\n"
-            << "  SPARK_SSH_CONFIG=" << directory << "/ssh_config   for commands that contact nodes\n"
+            << "  ssh -F " << directory << "/ssh_config node1\n";
+  if (fs::exists(directory + "/site")) {
+    std::cout << "  spark --repository " << directory << "/site --cluster-config "
+              << (state.image.empty() ? ops::kLabProcessProfile : ops::kLabProfile) << " doctor\n";
+  } else {
+    std::cout << "  no site: run `spark lab up` in the repository, or with --repository, to get one\n";
+  }
+  std::cout << "  SPARK_SSH_CONFIG=" << directory << "/ssh_config   for commands that contact nodes\n"
             << "  spark lab down --dir " << directory << "\n";
 }
 
@@ -133,10 +137,18 @@ void run_operator(const LabFlags& flags) {
   become(ops::operator_command(ops::load_lab(flags.absolute()), flags.command));
 }
 
+void run_fault(const LabFlags& flags) {
+  // Made before anything is printed: it may be refused.
+  const std::string injected = ops::inject_fault(flags.absolute(), flags.fault);
+  std::cout << "injected: " << injected << "\n";
+}
+
 void run_heal(const LabFlags& flags) {
-  const auto healed = ops::heal_faults(flags.absolute(), flags.fault.kind, flags.fault.node);
-  for (const std::string& fault : healed) std::cout << "healed: " << fault << "\n";
-  if (healed.empty()) std::cout << "nothing to heal\n";
+  const ops::HealedFaults result = ops::heal_faults(flags.absolute(), flags.fault.kind, flags.fault.node);
+  for (const std::string& fault : result.healed) std::cout << "healed: " << fault << "\n";
+  if (result.healed.empty() && result.failed.empty()) std::cout << "nothing to heal\n";
+  throw_if_any(result.failed, "not healed",
+               "spark lab up --dir " + flags.directory + " starts the lab afresh");
 }
 
 std::string fault_list() {
@@ -173,8 +185,7 @@ void add_changes(CLI::App* command, const std::shared_ptr<LabFlags>& flags, cons
   fault->add_option("PEER", flags->fault.peer, "The node at the other end of the cable");
   fault->add_option("--value", flags->fault.value, "How much");
   fault->footer(fault_list());
-  fault->callback(
-      [flags] { std::cout << "injected: " << ops::inject_fault(flags->absolute(), flags->fault) << "\n"; });
+  fault->callback([flags] { run_fault(*flags); });
 
   CLI::App* heal = command->add_subcommand("heal", "Undo faults: all, those of a kind, those of a node");
   heal->add_option("KIND", flags->fault.kind, "Only faults of this kind");

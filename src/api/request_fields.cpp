@@ -237,7 +237,8 @@ SamplingFields read_sampling(const JsonReader& root, Route route, const Sampling
   out.top_p = defaults.top_p;
   out.min_p = defaults.min_p;
   out.temperature = root.field("temperature").optional_number(0.0, 100.0).value_or(out.temperature);
-  out.top_p = root.field("top_p").optional_number(0.0, 1.0).value_or(out.top_p);
+  // What is out of range is read as 1: it has its fault, and needs not the one of a zero as well.
+  if (root.field("top_p").present()) out.top_p = root.field("top_p").number(0.0, 1.0, 1.0);
   if (out.top_p == 0.0) root.field("top_p").fault("must be above 0 and at most 1");
   out.top_k =
       std::max<int64_t>(0, root.field("top_k").optional_integer(-1, INT32_MAX).value_or(defaults.top_k));

@@ -187,6 +187,10 @@ Json parse_json(std::string_view text, const std::string& source, const JsonLimi
     std::string message = error.what();
     const size_t cut = message.find("parse error");
     if (cut != std::string::npos) message = message.substr(cut);
+    // The library's own place, counted otherwise, would stand beside ours.
+    if (const size_t place = message.find(": ");
+        message.starts_with("parse error") && place != std::string::npos)
+      message = message.substr(place + 2);
     throw Error("is not valid JSON at " + line_and_column(text, error.byte) + ": " + printable(message),
                 source);
   } catch (const Json::out_of_range& error) {

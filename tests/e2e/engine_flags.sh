@@ -26,6 +26,10 @@ for flag in $flags; do
 done
 expect 2 'MODEL_DIR: must not be empty' '' --check
 
+# A word that no flag takes: in the order written, with what was meant.
+expect 2 'not expected: --max-model-lenn 10' model --check --max-model-lenn 10
+expect 2 'did you mean --max-model-len?' model --check --max-model-lenn 10
+
 # Whole numbers are decimal, not what C reads.
 for flag in --port --max-model-len --threads --tensor-parallel-size --max-body-bytes; do
   for number in 010 0x10 +5 ' 5' -0 1e3; do

@@ -51,6 +51,8 @@ grep -q 'has no folder config to stand in' err.txt || fail "a missing folder: no
 # What the guide says about mistakes.
 if "$spark" fabric plan a=192.0.2.1 b=192.0.2.2 2>err.txt; then fail "two machines were accepted"; fi
 grep -q 'two machines are refused' err.txt || fail "two machines: no reason"
+page=$(sed -n 's/.*\(docs\/[a-z-]*\.md\) says why.*/\1/p' err.txt)
+grep -q '^| two machines | each' "$page" || fail "two machines: $page does not say why"
 "$spark" fabric plan a=192.0.2.1 b=192.0.2.2 c=192.0.2.3 --output config/nodes.json 2>/dev/null
 "$spark" doctor | grep -q 'configuration OK' || fail "the triangle is not valid"
 if "$spark" fabric plan a=192.0.2.1 b=192.0.2.2 c=192.0.2.3 --output config/nodes.json 2>err.txt; then fail "overwrote"; fi

@@ -112,6 +112,8 @@ fi
 "$spark" lab fault --dir "$lab" ssh node3 >/dev/null
 on node3 true 2>/dev/null && fail "SSH still answers"
 "$spark" lab fault --dir "$lab" mtv node1 node2 2>&1 | grep -q 'did you mean mtu' || fail "no help with a misspelt fault"
+"$spark" lab fault --dir "$lab" memory node2 --value abc >"$work/out" 2>&1 && fail "a wrong value is taken"
+grep -q injected "$work/out" && fail "says that a refused fault is there"
 "$spark" lab status --dir "$lab" >"$work/status" && fail "status is content"
 "$spark" lab heal --dir "$lab" >/dev/null
 if "$spark" lab fault --dir "$lab" freeze node2 >/dev/null 2>&1; then
@@ -119,6 +121,11 @@ if "$spark" lab fault --dir "$lab" freeze node2 >/dev/null 2>&1; then
   "$spark" lab heal --dir "$lab" freeze >/dev/null
 fi
 "$spark" lab status --dir "$lab" >"$work/status" || { cat "$work/status" >&2; fail "not healthy again"; }
+
+# A repository that has no profiles makes a lab without a site, and no hint at one.
+mkdir "$work/elsewhere"
+"$spark" --repository "$work/elsewhere" lab up --dir "$lab" --no-docker >"$work/out" 2>&1 || fail "up without a site"
+grep -q '/site ' "$work/out" && fail "names a site that is not there"
 
 # Up over a running lab, and over what kill -9 leaves at any moment.
 "$spark" --repository "$source" lab up --dir "$lab" --no-docker >/dev/null 2>&1 || fail "up over a running lab"

@@ -217,13 +217,13 @@ std::string Service::new_id(const char* prefix) {
 
 GenerationRequest Service::engine_request(std::vector<int32_t> prompt, const api::SamplingFields& sampling,
                                           int64_t default_max_tokens, const api::DeliveryFields& delivery,
-                                          const std::string& client) {
+                                          const std::string& client, const char* prompt_field) {
   const int64_t context = engine_.max_context();
   const auto length = static_cast<int64_t>(prompt.size());
   if (length > context) {  // possibly only its beginning (prompt_bounds)
     throw api::RequestError(api::bad_request("This model's context has " + std::to_string(context) +
                                                  " tokens, and the prompt has more; shorten it.",
-                                             "max_tokens", "context_length_exceeded"));
+                                             prompt_field, "context_length_exceeded"));
   }
   const int64_t room = context - length;
   const int64_t most = options_.generation.max_new_tokens.value_or(context);
@@ -235,7 +235,7 @@ GenerationRequest Service::engine_request(std::vector<int32_t> prompt, const api
             " in the prompt and " + std::to_string(sampling.max_tokens.value_or(wanted)) +
             " to generate were asked for; shorten the prompt or lower "
             "`max_tokens`.",
-        "max_tokens", "context_length_exceeded"));
+        sampling.max_tokens ? "max_tokens" : prompt_field, "context_length_exceeded"));
   }
   if (sampling.min_tokens > wanted) {
     throw api::RequestError(api::bad_request(
@@ -308,7 +308,7 @@ void Service::chat(HttpRequest& request, Exchange exchange) {
   GenerationJob job{new_id("chatcmpl-"), served_name(asked.model), unix_seconds(), {}, asked.delivery};
   ChatPrompt prompt = encode_chat_request(asked, tokenizer_, options_.tool_text, prompt_bounds());
   job.requests.push_back(engine_request(std::move(prompt.tokens), asked.sampling, engine_.max_context(),
-                                        asked.delivery, client_of(request, asked.delivery)));
+                                        asked.delivery, client_of(request, asked.delivery), "messages"));
   const bool tools = offers_tools(asked);
   // The markup of calls has tokens that a tokenizer may flag as special.
   if (tools) job.requests.back().skip_special = false;
@@ -328,7 +328,7 @@ void Service::completions(HttpRequest& request, Exchange exchange) {
       tokens = std::move(std::get<std::vector<int32_t>>(prompt));
     }
     job.requests.push_back(engine_request(std::move(tokens), asked.sampling, api::kDefaultCompletionTokens,
-                                          asked.delivery, client_of(request, asked.delivery)));
+                                          asked.delivery, client_of(request, asked.delivery), "prompt"));
   }
   make_completion_generation(engine_, tokenizer_, exchange, std::move(job))->start();
 }

@@ -80,7 +80,7 @@ class Service : public HttpHandler {
   std::string served_name(const std::string& asked) const;
   GenerationRequest engine_request(std::vector<int32_t> prompt, const api::SamplingFields& sampling,
                                    int64_t default_max_tokens, const api::DeliveryFields& delivery,
-                                   const std::string& client);
+                                   const std::string& client, const char* prompt_field);
   // For a prompt that is to be generated from: the context, and no longer than the server lives.
   text::EncodeBounds prompt_bounds() const;
   std::string new_id(const char* prefix);

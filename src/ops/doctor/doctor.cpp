@@ -113,6 +113,7 @@ bool engine_is_readable(const Site& site) {
 unsigned available(const Site& site) {
   unsigned have = 0;
   if (site.nodes_loaded && !site.nodes.nodes.empty()) have |= kNodes;
+  if (!rule::other_size(site)) have |= kOneSize;
   if (site.profile.transport != nullptr) have |= kTransport;
   if (engine_is_readable(site)) have |= kEngine;
   have |= site.profile.engine_kind == EngineKind::kVllm ? kVllmOnly : kNativeOnly;
@@ -181,6 +182,9 @@ Findings diagnose(const Site& site, const SecretScan* secrets) {
     context.begin(*rule);
     rule->run(context);
   }
+  // Profile and map of two sizes explain whatever else does not fit.
+  std::stable_partition(judged.begin(), judged.end(),
+                        [](const Finding& finding) { return finding.rule == "engine.world-size"; });
   for (Finding& finding : judged) {
     const std::string raw_where = finding.where;
     locate(finding, site);

@@ -22,6 +22,11 @@ std::string gib(int64_t kib) {
   return format_fixed(static_cast<double>(kib) / static_cast<double>(kKibPerGib), 1) + " GiB";
 }
 
+// A small disk's space in a unit in which it is not nothing.
+std::string space(int64_t kib) {
+  return format_bytes(static_cast<uint64_t>(std::max<int64_t>(kib, 0)) * 1024);
+}
+
 std::string option_value(const std::vector<std::string>& words, const std::string& name) {
   for (const std::string& word : words) {
     if (word.rfind(name + "=", 0) == 0) return word.substr(name.size() + 1);
@@ -156,8 +161,8 @@ void disk_space(LiveContext& context, const LiveNode& node) {
     // Other machines may have any disk; there a share of it counts.
     const int64_t low = spark ? kDiskLowKib : disk.size_kib / 10,
                   empty = spark ? kDiskEmptyKib : disk.size_kib / 50;
-    const std::string evidence = disk.mounted_on + " has " + gib(disk.free_kib) + " free";
-    const std::string expected = "at least " + gib(low) + " for caches and logs";
+    const std::string evidence = disk.mounted_on + " has " + space(disk.free_kib) + " free";
+    const std::string expected = "at least " + space(low) + " for caches and logs";
     const std::string fix = "remove old images (docker image prune) and caches of other images";
     if (disk.free_kib < empty) {
       context.error(node.name(), evidence, expected, fix);

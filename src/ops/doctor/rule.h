@@ -29,6 +29,7 @@ enum RuleNeeds : unsigned {
   kNativeOnly = 16,
   kSparkOnly = 32,  // live: the nodes are DGX Sparks (host.hardware)
   kPolicy = 64,     // live: the kernel policy has been read
+  kOneSize = 128,   // profile and node map are for one number of nodes
 };
 
 struct Rule {
@@ -101,6 +102,8 @@ void head(RuleContext&);
 void sparknet_environment(RuleContext&);
 void b12x_environment(RuleContext&);
 void world_size(RuleContext&);
+// How many nodes the whole profile is for, when the node map has another number; nullopt otherwise.
+std::optional<int64_t> other_size(const Site& site);
 void drafter(RuleContext&);
 void ring(RuleContext&);
 void gid_settings(RuleContext&);

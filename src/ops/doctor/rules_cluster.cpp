@@ -126,6 +126,11 @@ void guard_floor(RuleContext& context) {
 void deployment(RuleContext& context) {
   const std::string& url = context.profile.deployment.repository;
   const size_t scheme = url.find("://");
+  if (url.find(".example.org") != std::string::npos) {  // nobody can own such a name (RFC 2606)
+    context.warn("deployment.repository", "is the example's address",
+                 "the address that your nodes clone from",
+                 "write your own repository's address into config/site.json");
+  }
   const size_t at = url.find('@');
   if (scheme == std::string::npos || at == std::string::npos) return;
   const std::string user = url.substr(scheme + 3, at - scheme - 3);

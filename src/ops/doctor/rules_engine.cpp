@@ -62,8 +62,31 @@ bool is_loopback(const std::string& host) {
 
 }  // namespace
 
+std::optional<int64_t> other_size(const Site& site) {
+  const auto& size = site.engine.nnodes;
+  const bool consistent = size && size == site.engine.tensor_parallel_size;
+  const auto count = static_cast<int64_t>(site.nodes.nodes.size());
+  return consistent && count > 0 && *size != count ? size : std::nullopt;
+}
+
 void world_size(RuleContext& context) {
   const std::string count = std::to_string(context.nodes.nodes.size());
+  if (const auto wanted = other_size(context.site)) {
+    // The whole profile is for another cluster: no single setting is wrong.
+    const bool vllm = context.is_vllm();
+    const std::string fix =
+        count == "4" ? std::string("choose a profile for four nodes: --cluster-config config/") +
+                           (vllm ? "cluster" : "native") + "-tp4.json"
+        : count == "3" ? std::string("choose a profile for three nodes: --cluster-config config/") +
+                             (vllm ? "cluster" : "native") + "-64k.json"
+                       : std::string("use a node map of three or four nodes");
+    context.error(at_argument("--nnodes"),
+                  "the profile is for " + std::to_string(*wanted) + " nodes, " + context.site.nodes_file +
+                      " has " + count,
+                  "profile and node map of one size",
+                  fix + ", or --nodes-config with a map of " + std::to_string(*wanted) + " nodes");
+    return;
+  }
   for (const char* name : {"--tensor-parallel-size", "--nnodes"}) {
     require_argument(context, name, count, ", the number of nodes in the map");
   }

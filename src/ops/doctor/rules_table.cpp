@@ -80,10 +80,12 @@ constexpr Rule kOfflineRules[] = {
      "At least 3 GiB for the steady guard and 5 GiB at startup.",
      "Compilation at startup has taken nodes to 1.0 GiB, where every management path was lost.",
      "Give memory back elsewhere: fewer KV bytes, fewer sequences.", kAlways, rule::guard_floor},
-    {"cluster.deployment", kError, false, "Deployment fields",
+    {"cluster.deployment", kError, true, "Deployment fields",
      "repository, path, ready_url and ready_timeout_seconds are present and not empty; branch is absent or "
      "not empty; "
-     "launch_enabled is a boolean; the repository's address holds no credentials.",
+     "launch_enabled is a boolean; the repository's address holds no credentials. An address that the "
+     "example left there is a "
+     "warning.",
      "sync and start compare every node with them.", "Fill them in; site data belongs in config/site.json.",
      kAlways, rule::deployment},
     {"cluster.ready-url", kError, false, "The readiness address asks the server",
@@ -108,7 +110,7 @@ constexpr Rule kOfflineRules[] = {
      "and kernel family. A report that does not record them, and a missing or different default reference, "
      "are warnings.",
      "Comparing runs of different shapes is nonsense; comparing with nothing goes unnoticed.",
-     "Name a report of this shape in benchmark_reference.", kNodes | kTransport, rule::reference},
+     "Name a report of this shape in benchmark_reference.", kNodes | kTransport | kOneSize, rule::reference},
 
     {"transport.sparknet", kError, false, "Variables of sparknet transports",
      "With oneshot-* no B12X_ROCE_* variable and none of VLLM_ENABLE_ROCE_ALLREDUCE, "
@@ -129,7 +131,7 @@ constexpr Rule kOfflineRules[] = {
      "--disable-custom-all-reduce exactly with nccl-ring.",
      "NCCL otherwise connects to the opposite rank, to which there is no cable, and the start hangs.",
      "Set what the finding names; config/cluster-tp4.json has all of it.",
-     kNodes | kTransport | kEngine | kVllmOnly, rule::ring},
+     kNodes | kTransport | kEngine | kVllmOnly | kOneSize, rule::ring},
     {"transport.gid", kError, false, "GID slots of the profile",
      "NCCL_IB_GID_INDEX and the one-shot transport's GID index are slots of the GID table, and the same one.",
      "A wrong slot is RoCE v1 or link-local: connections fail with a system error.",
@@ -137,7 +139,7 @@ constexpr Rule kOfflineRules[] = {
     {"transport.devices", kError, false, "NCCL sees every device",
      "With direct transports NCCL_IB_HCA lists every device of the node map.",
      "NCCL would use half of the cables, or none to one peer.", "Add the device to engine.rdma_devices.",
-     kNodes | kTransport | kEngine | kVllmOnly, rule::device_list},
+     kNodes | kTransport | kEngine | kVllmOnly | kOneSize, rule::device_list},
     {"transport.interfaces", kError, false, "One management interface",
      "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME and TP_SOCKET_IFNAME are set and equal, unless every node names "
      "its own.",
@@ -156,7 +158,7 @@ constexpr Rule kOfflineRules[] = {
      "--speculative-config is a JSON object; unless empty, its draft_tensor_parallel_size equals the node "
      "count.",
      "A drafter on one rank takes memory that the head does not have.", "Leave it to engine.nodes.",
-     kNodes | kEngine | kVllmOnly, rule::drafter},
+     kNodes | kEngine | kVllmOnly | kOneSize, rule::drafter},
     {"engine.kernels", kError, false, "One kernel family",
      "Attention, linear and expert backends, the drafter's and VLLM_DS41_KERNEL_BACKEND follow "
      "kernel_backend; with "

@@ -25,7 +25,7 @@ void check_count(size_t count, Faults& faults) {
         {"nodes",
          "two machines are refused: each would carry half of the weights, about 144 GiB, more than "
          "its memory",
-         "add a third machine; docs/fabric.md says why"});
+         "add a third machine; docs/first-site.md says why"});
   } else {
     faults.push_back({"nodes",
                       std::to_string(count) + (count == 1 ? " machine" : " machines") +

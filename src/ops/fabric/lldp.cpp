@@ -149,7 +149,7 @@ class Importer {
       fault("nodes",
             "two machines are refused: each would carry half of the weights, about 144 GiB, more than its "
             "memory",
-            "add a third machine; docs/fabric.md says why");
+            "add a third machine; docs/first-site.md says why");
     } else if (count != 3 && count != 4) {
       fault("nodes",
             std::to_string(count) + (count == 1 ? " machine" : " machines") + "; a fabric has three or four",

@@ -66,6 +66,8 @@ void make_repository(const fs::path& site, const fs::path& origin) {
   run_checked({"git", "clone", "-q", "--bare", site, origin});
   run_checked({"git", "remote", "add", "origin", origin}, site);
   run_checked({"git", "fetch", "-q", "origin"}, site);
+  // A plain `git push` publishes what is changed in the site.
+  run_checked({"git", "branch", "-q", "--set-upstream-to=origin/main", "main"}, site);
 }
 
 bool is_file(int fd, const std::string& path) {

@@ -25,6 +25,8 @@ namespace spark::ops {
 namespace {
 
 constexpr double kSeconds = 20;
+// Gigabytes are touched page by page, on a machine that may have a full load besides.
+constexpr int kMemorySeconds = 90;
 
 // The interfaces of `node` that lead to `peer`, by stripe.
 std::vector<std::string> ends_towards(const LabPlan& plan, const LabFault& fault) {
@@ -64,6 +66,7 @@ std::string wrong_address(const std::string& address) {
 struct FaultScripts {
   std::string make;
   std::string undo;
+  double timeout_s = kSeconds;
 };
 
 FaultScripts cable_scripts(const LabPlan& plan, const LabFault& fault) {
@@ -139,14 +142,20 @@ FaultScripts memory_scripts(const LabPlan& plan, const LabFault& fault) {
   if (bytes < int64_t{16} << 20 || bytes >= plan.options.memory_bytes)
     throw Error("must be at least 16M and less than the node has", "--value " + fault.value);
   const std::string eater = "/run/spark-lab/eater";
-  return {"setsid /srv/spark-lab/bin/spark lab eat-memory --until " + std::to_string(bytes) + " >" + eater +
-              " 2>&1 </dev/null &\ne=$!; i=0\nuntil [ -s " + eater +
-              " ]; do i=$((i+1)); [ $i -lt 150 ] && kill -0 $e 2>/dev/null ||"
-              " { echo 'the memory could not be taken'; exit 1; }; sleep 0.1; done\n",
-          "for p in /proc/[0-9]*; do\n"
-          "  tr '\\0' ' ' 2>/dev/null <$p/cmdline | grep -q 'lab eat-memory' && kill -9 "
-          "${p#/proc/}\ndone\nrm -f " +
-              eater + "\n"};
+  // An eater that is given up is ended: it would take the memory later, unseen.
+  return {.make = "setsid /srv/spark-lab/bin/spark lab eat-memory --until " + std::to_string(bytes) + " >" +
+                  eater + " 2>&1 </dev/null &\ne=$!; i=0\nuntil [ -s " + eater +
+                  " ]; do i=$((i+1)); [ $i -lt " + std::to_string(kMemorySeconds * 10) +
+                  " ] && kill -0 $e 2>/dev/null ||"
+                  " { kill -9 $e 2>/dev/null; echo 'the memory could not be taken within " +
+                  std::to_string(kMemorySeconds) +
+                  " s; try again when this machine has less to do'; exit 1; }; sleep 0.1; done\n",
+          .undo =
+              "for p in /proc/[0-9]*; do\n"
+              "  tr '\\0' ' ' 2>/dev/null <$p/cmdline | grep -q 'lab eat-memory' && kill -9 "
+              "${p#/proc/}\ndone\nrm -f " +
+              eater + "\n",
+          .timeout_s = kMemorySeconds + kSeconds};
 }
 
 FaultScripts docker_scripts(const LabPlan& plan, const LabFault& fault) {
@@ -172,6 +181,7 @@ FaultScripts scripts_of(const LabPlan& plan, const LabFault& fault) {
   if (fault.kind == "clock") return clock_scripts(fault);
   if (fault.kind == "memory") return memory_scripts(plan, fault);
   if (fault.kind == "docker") return docker_scripts(plan, fault);
+  if (fault.kind == "freeze") return {};  // no script: the node's cgroup is frozen
   SPARK_CHECK(fault.kind == "ssh");
   return {kStopSsh, kStartSsh};
 }
@@ -207,13 +217,11 @@ void refresh_rdma(const LabState& state, const LabFault& fault) {
   }
 }
 
-void apply(const LabState& state, const LabFault& fault, bool make) {
-  if (fault.kind == "freeze") {
+void apply(const LabState& state, const LabFault& fault, const FaultScripts& scripts, bool make) {
+  if (fault.kind == "freeze")
     Cgroups::find().freeze(state.plan.cgroup() + "/" + fault.node, make);
-    return;
-  }
-  const FaultScripts scripts = scripts_of(state.plan, fault);
-  run_in_node(state, fault.node, "set -e\n" + (make ? scripts.make : scripts.undo), kSeconds);
+  else
+    run_in_node(state, fault.node, "set -e\n" + (make ? scripts.make : scripts.undo), scripts.timeout_s);
 }
 
 std::string sentence(const LabFault& fault) {
@@ -297,31 +305,37 @@ std::string inject_fault(const std::string& directory, const LabFault& wanted) {
       throw Error("this fault is already there", sentence(present),
                   "spark lab heal " + fault.kind + " " + fault.node);
   }
-  // Recorded first: a fault that was half made can be healed.
+  // What cannot be asked for is refused here, before it is in the lab's record.
+  const FaultScripts scripts = scripts_of(state.plan, fault);
+  // Recorded before it is made: a fault that was half made can be healed.
   state.faults.push_back(fault);
   write_lab_state(state);
-  apply(state, fault, true);
+  apply(state, fault, scripts, true);
   refresh_rdma(state, fault);
   return sentence(fault);
 }
 
-std::vector<std::string> heal_faults(const std::string& directory, const std::string& kind,
-                                     const std::string& node) {
+HealedFaults heal_faults(const std::string& directory, const std::string& kind, const std::string& node) {
   LabState state = load_lab(directory);
   if (!kind.empty()) kind_of(kind);
   if (!node.empty()) state.plan.node(node);
   const Descriptor lock = lock_lab(directory, 5);
-  std::vector<std::string> healed;
+  HealedFaults result;
   for (size_t i = state.faults.size(); i-- > 0;) {
     const LabFault fault = state.faults[i];
     if ((!kind.empty() && fault.kind != kind) || (!node.empty() && fault.node != node)) continue;
-    apply(state, fault, false);
-    state.faults.erase(state.faults.begin() + static_cast<std::ptrdiff_t>(i));
-    refresh_rdma(state, fault);
-    write_lab_state(state);
-    healed.push_back(sentence(fault));
+    try {
+      apply(state, fault, scripts_of(state.plan, fault), false);
+      state.faults.erase(state.faults.begin() + static_cast<std::ptrdiff_t>(i));
+      refresh_rdma(state, fault);
+      write_lab_state(state);
+      result.healed.push_back(sentence(fault));
+    } catch (const Error& error) {
+      // The others are undone all the same.
+      result.failed.push_back({sentence(fault), error.what(), error.hint()});
+    }
   }
-  return healed;
+  return result;
 }
 
 void eat_memory(int64_t available_bytes) {

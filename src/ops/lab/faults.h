@@ -25,12 +25,16 @@ struct FaultKind {
 const std::vector<FaultKind>& fault_kinds();
 
 // What was done, for people. Throws Error: unknown kind, node or peer, a value out of range, not possible
-// here.
+// here; then the lab's record stays as it was.
 std::string inject_fault(const std::string& directory, const LabFault& fault);
 
-// Empty kind or node: any. Returns what was undone.
-std::vector<std::string> heal_faults(const std::string& directory, const std::string& kind,
-                                     const std::string& node);
+struct HealedFaults {
+  std::vector<std::string> healed;
+  Faults failed;  // they stay in the lab's record
+};
+
+// Empty kind or node: any. A fault that cannot be undone keeps none of the others from it.
+HealedFaults heal_faults(const std::string& directory, const std::string& kind, const std::string& node);
 
 // Takes memory until MemAvailable is at most `bytes`, says so on standard output, then sleeps for ever.
 [[noreturn]] void eat_memory(int64_t available_bytes);

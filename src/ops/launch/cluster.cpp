@@ -48,7 +48,7 @@ std::string step_sentence(const Step& step, const StepResult& result) {
     case StepKind::kStop:
       return node +
              (value("found") == "absent"    ? "nothing was there"
-              : value("found") == "stopped" ? "was stopped already"
+              : value("found") == "stopped" ? "had ended already"
                                             : "stopped") +
              (step.parameter("remove") == "1" && value("found") != "absent" ? ", removed" : "");
     case StepKind::kEvidence:
@@ -347,9 +347,11 @@ ClusterOutcome ClusterCommand::start() try {
   }
   refuse_holds(looks);
   say("preflight passed on " + std::to_string(looks.size()) + " nodes" +
-          (findings.empty() ? ""
-                            : ", " + std::to_string(findings.size()) +
-                                  " warnings (spark doctor --live --expect-stopped shows them)"),
+          (findings.empty()
+               ? ""
+               : ", " + std::to_string(findings.size()) +
+                     " warnings about them (spark doctor --live --expect-stopped shows these, and "
+                     "those about files)"),
       {{"event", "preflight"}, {"warnings", findings.size()}});
   const std::string backup = site_.profile.service_name() + "-pre-" + std::to_string(std::time(nullptr));
   return run("start", plan_start(situation_of(looks, actions->launches()), {options_.replace, backup}));

@@ -284,6 +284,12 @@ Plan make_plan(const PlanRequest& request, const PlanOptions& options) {
   for (const std::string& reason : reasons) plan.misfits.push_back({reason, {}});
   // Changes are sought for all reasons together: a change that cures one of two is no cure.
   if (!reasons.empty()) plan.misfits.front().changes = ChangeFinder(request).run();
+  if (const int64_t end = request.model.max_position_embeddings; end > 0 && request.max_model_len > end) {
+    const std::string window = format_count(static_cast<uint64_t>(request.max_model_len));
+    const std::string model_end = format_count(static_cast<uint64_t>(end));
+    plan.misfits.push_back({"the window of " + window + " tokens is longer than the model's " + model_end,
+                            {{"engine.max_model_len", window, model_end, 0, "the model's whole window"}}});
+  }
   return plan;
 }
 

@@ -117,9 +117,11 @@ class ChainBuilder {
   bool complete_ = true;
 };
 
-// Only site settings may stand in the site file: a promoted setting there would escape review.
-void check_site(const Json& value, const std::string& path, const std::string& file, FileFaults& faults) {
+// Only site settings may stand in the site file: a promoted setting there would escape review. What is none
+// is taken out, so that the profile's reader does not complain about it again.
+void check_site(Json& value, const std::string& path, const std::string& file, FileFaults& faults) {
   const std::vector<std::string>& allowed = site_paths();
+  std::vector<std::string> foreign;
   for (auto it = value.begin(); it != value.end(); ++it) {
     const std::string here = member_path(path, it.key());
     if (std::find(allowed.begin(), allowed.end(), here) != allowed.end()) continue;
@@ -135,7 +137,9 @@ void check_site(const Json& value, const std::string& path, const std::string& f
         {file,
          {here, "is not a site setting",
           guess ? "did you mean \"" + *guess + "\"?" : "settings that are promoted belong in a profile"}});
+    if (!leads_on) foreign.push_back(it.key());
   }
+  for (const std::string& key : foreign) value.erase(key);
 }
 
 // Where the argument's value stands in a command line; the line's size when it is not there.

@@ -21,7 +21,10 @@ bool leaves(const fs::path& relative) {
 Repository::Repository(std::string root) : root_(std::move(root)) {
   std::error_code error;
   const fs::path resolved = fs::canonical(root_, error);
-  if (error || !fs::is_directory(resolved))
+  if (error == std::errc::permission_denied)
+    throw Error("cannot be opened: permission denied", root_,
+                "become the user whose directory it is (a lab's is root's)");
+  if (error || !fs::is_directory(resolved, error))
     throw Error("is not a directory", root_, "name the repository's root");
   root_ = resolved.string();
 }

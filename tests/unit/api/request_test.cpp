@@ -89,6 +89,8 @@ TEST(ChatRequest, NamesTheFieldAtFault) {
   EXPECT_EQ(refused_chat(chat(R"("temperature":"warm")")).param, "temperature");
   EXPECT_EQ(refused_chat(chat(R"("temperature":-1)")).param, "temperature");
   EXPECT_EQ(refused_chat(chat(R"("top_p":0)")).param, "top_p");
+  // One fault for one value.
+  EXPECT_EQ(refused_chat(chat(R"("top_p":1.9)")).message.find("above 0 and at most 1"), std::string::npos);
   EXPECT_EQ(refused_chat(chat(R"("max_tokens":0)")).param, "max_tokens");
   EXPECT_EQ(refused_chat(chat(R"("max_tokens":-5)")).param, "max_tokens");
   EXPECT_EQ(refused_chat(chat(R"("max_tokens":1.5)")).param, "max_tokens");

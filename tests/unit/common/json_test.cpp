@@ -30,6 +30,9 @@ TEST(ParseJson, RefusesWhatStrictReadersMustRefuse) {
   EXPECT_FALSE(error_of("1e999").empty());
   EXPECT_FALSE(error_of("// x\n1").empty());
   EXPECT_FALSE(error_of("").empty());
+  const std::string fault = error_of("{\"a\": 1,}");  // one place, not the parser's own beside it
+  EXPECT_NE(fault.find("line 1, column "), std::string::npos) << fault;
+  EXPECT_EQ(fault.find("column", fault.find("column") + 1), std::string::npos) << fault;
   EXPECT_NE(error_of(std::string_view("{}\0 x", 5)).find("line 1, column 3: a NUL character"),
             std::string::npos);
 }

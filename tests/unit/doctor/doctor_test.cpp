@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "common/file.h"
@@ -34,11 +35,24 @@ TEST(Doctor, ASiteWithAKeyHasNoWarningEither) {
   Repository repository(SPARK_SOURCE_DIR);
   Json site_file = Json::parse(repository.read("config/site.example.json"));
   site_file["engine"]["secret_environment_file"] = "/etc/spark/api.env";
+  site_file["deployment"]["repository"] = "ssh://git@host.test/spark.git";
   repository.overlay("config/site-with-key.json", site_file.dump());
   const Site site = load_site(repository, {.profile = "config/cluster.json",
                                            .nodes = "config/nodes.example.json",
                                            .site_file = "config/site-with-key.json"});
   EXPECT_EQ(findings_text(diagnose(site, nullptr)), "configuration OK\n");
+}
+
+TEST(Doctor, AnExampleLeftInTheSiteFileIsAWarning) {
+  const Findings findings =
+      diagnose(load_site(Repository(SPARK_SOURCE_DIR), {.profile = "config/cluster.json",
+                                                        .nodes = "config/nodes.example.json",
+                                                        .site_file = "config/site.example.json"}),
+               nullptr);
+  EXPECT_FALSE(has_error(findings));
+  EXPECT_TRUE(std::any_of(findings.begin(), findings.end(), [](const Finding& finding) {
+    return finding.rule == "cluster.deployment" && finding.where == "deployment.repository";
+  })) << findings_text(findings);
 }
 
 TEST(Doctor, PhrasesThatScriptsReadOn) {
@@ -53,6 +67,19 @@ TEST(Doctor, PhrasesThatScriptsReadOn) {
             "WARN: " + line + "WARN: " + line + "configuration OK; live cluster matches with 2 warnings\n");
   EXPECT_EQ(findings_text({warning, error}), "WARN: " + line + "ERROR: " + line + "1 error, 1 warning\n");
   EXPECT_EQ(findings_text({error, error}), "ERROR: " + line + "ERROR: " + line + "2 errors\n");
+}
+
+TEST(Doctor, AProfileForAnotherNumberOfNodesIsTheFirstError) {
+  const Site site = load_site(Repository(SPARK_SOURCE_DIR), {.profile = "config/cluster.json",
+                                                             .nodes = "config/examples/nodes-ring4.json",
+                                                             .site_file = "config/site.example.json"});
+  Findings errors = diagnose(site, nullptr);
+  std::erase_if(errors, [](const Finding& finding) { return finding.severity != Severity::kError; });
+  ASSERT_FALSE(errors.empty());
+  EXPECT_EQ(errors[0].rule, "engine.world-size");
+  EXPECT_NE(errors[0].evidence.find("is for 3 nodes"), std::string::npos) << errors[0].evidence;
+  EXPECT_NE(errors[0].fix.find("--cluster-config config/cluster-tp4.json"), std::string::npos);
+  EXPECT_LE(errors.size(), 2u) << findings_text(errors);  // beside it only the transport's own shape
 }
 
 TEST(Doctor, JsonHasTheSameFindings) {

@@ -252,6 +252,9 @@ TEST_F(LabFolder, SiteOfTheLabLoadsWithoutFaults) {
     EXPECT_EQ(site.nodes.nodes.size(), static_cast<size_t>(nodes));
     EXPECT_EQ(site.profile.deployment.path, kLabDeployment);
     EXPECT_FALSE(fs::exists(plan.path("site/config/cluster.local.json")));
+    EXPECT_EQ(
+        run_process({"git", "-C", plan.path("site"), "rev-parse", "--abbrev-ref", "main@{upstream}"}).output,
+        "origin/main\n");
   }
 }
 
@@ -296,6 +299,51 @@ TEST(LabFaults, SizesAreRead) {
 TEST(LabFaults, NeedALab) {
   EXPECT_THROW(inject_fault("/nonexistent", {"mtu", "node1", "node2", ""}), Error);
   EXPECT_THROW(heal_faults("/nonexistent", "", ""), Error);
+}
+
+// A lab on file whose processes are this one.
+LabState recorded_lab(const std::string& directory, std::vector<LabFault> faults) {
+  const ProcessIdentity self = *identify_process(::getpid());
+  const LabState state = {
+      .boot_id = boot_id(),
+      .plan = plan_lab({.directory = directory, .nodes = 4, .spark_program = "/opt/spark"}),
+      .network = self,
+      .nodes = {self, self, self, self},
+      .docker = {},
+      .image = {},
+      .faults = std::move(faults)};
+  write_lab_state(state);
+  return state;
+}
+
+TEST_F(LabFolder, AStateThatCannotBeLookedAtIsAnErrorWithAPlace) {
+  // A name that is too long fails as a directory of somebody else's does, for root as well.
+  const std::string long_name = folder_ / std::string(300, 'x');
+  try {
+    read_lab_state(long_name);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.where(), long_name);
+    EXPECT_FALSE(error.hint().empty());
+  }
+}
+
+TEST_F(LabFolder, RefusedFaultsAreNotRecorded) {
+  recorded_lab(folder_, {});
+  for (const LabFault& fault :
+       {LabFault{"cable", "node1", "node3", ""}, LabFault{"mtu", "node1", "node2", "abc"},
+        LabFault{"memory", "node3", "", "abc"}, LabFault{"clock", "node1", "", "1e9"}})
+    EXPECT_THROW(inject_fault(folder_, fault), Error) << fault.kind;
+  EXPECT_TRUE(read_lab_state(folder_)->faults.empty());
+}
+
+TEST_F(LabFolder, OneFaultThatStaysKeepsNoOtherFromBeingHealed) {
+  recorded_lab(folder_, {{"cable", "node1", "node3", ""}, {"cable", "node2", "node4", ""}});
+  const HealedFaults result = heal_faults(folder_, "", "");
+  EXPECT_TRUE(result.healed.empty());
+  ASSERT_EQ(result.failed.size(), 2u);
+  EXPECT_EQ(result.failed[0].where, "cable node2 node4");
+  EXPECT_EQ(result.failed[1].what, "has no cable to node3");
 }
 
 TEST(LabCgroups, FindsSomethingOrNothingWithoutFailing) {

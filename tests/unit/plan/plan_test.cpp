@@ -37,6 +37,16 @@ TEST(Model, TheShippedDescriptionIsThePublishedOne) {
   EXPECT_EQ(model::read_model_config(parse_json(read_file(path), path), path), model::published_config());
 }
 
+TEST(Request, AWindowBeyondTheModelsIsAMisfit) {
+  PlanRequest request = request_of("config/cluster-64k.json");
+  request.model.max_position_embeddings = 8192;
+  const Plan plan = make_plan(request, {});
+  ASSERT_EQ(plan.misfits.size(), 1u);
+  EXPECT_NE(plan.misfits[0].what.find("longer than the model's 8,192"), std::string::npos);
+  ASSERT_EQ(plan.misfits[0].changes.size(), 1u);
+  EXPECT_EQ(plan.misfits[0].changes[0].setting, "engine.max_model_len");
+}
+
 TEST(Request, ReadsTheProfile) {
   const PlanRequest r = request_of("config/cluster-64k.json");
   EXPECT_EQ(r.ranks, 3);

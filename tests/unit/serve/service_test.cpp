@@ -286,6 +286,16 @@ TEST(Service, BoundsWhatABodyMakesItDo) {
   const Json body = {{"prompt", std::string(size_t{4} << 20, ' ')}, {"max_tokens", 1}};
   const Json refused = server.ask_json("/v1/completions", body, 400);
   EXPECT_EQ(refused["error"]["code"], "context_length_exceeded");
+  EXPECT_EQ(refused["error"]["param"], "prompt");
+}
+
+TEST(Service, APromptThatIsTooLongIsTheFieldToChange) {
+  TestServer server;
+  const Json messages = {{{"role", "user"}, {"content", std::string(4096, 'x') + std::string(4096, '!')}}};
+  EXPECT_EQ(server.ask_json("/v1/chat/completions", {{"messages", messages}}, 400)["error"]["param"],
+            "messages");
+  EXPECT_EQ(server.ask_json("/v1/completions", {{"prompt", "x"}, {"max_tokens", 512}}, 400)["error"]["param"],
+            "max_tokens");
 }
 
 TEST(Service, CountsForDashboards) {
