@@ -44,7 +44,7 @@ int run_program(const Body& body, int failed, const std::string& memory_hint = {
   } catch (const std::system_error& error) {
     std::cerr << "error: " << explained(error).describe() << "\n";
   } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << "\n";
+    std::cerr << "error: " << Error(error.what()).describe() << "\n";
   }
   return failed;
 }
