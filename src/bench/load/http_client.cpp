@@ -10,6 +10,7 @@
 
 #include "common/clock.h"
 #include "common/units.h"
+#include "common/url_secrets.h"
 
 namespace spark::bench {
 namespace {
@@ -133,12 +134,17 @@ HttpClient::HttpClient(Endpoint endpoint, const std::atomic<bool>* cancelled)
   std::string& url = endpoint_.base_url;
   const std::string_view scheme = url.starts_with("http://") ? "http://" : "https://";
   if (!url.starts_with(scheme) || url.size() == scheme.size() || url[scheme.size()] == '/') {
-    throw Error("\"" + url + "\" is no http:// or https:// address", "the service's address");
+    throw Error("\"" + without_url_secrets(url) + "\" is no http:// or https:// address",
+                "the service's address");
   }
   const std::string_view rest = std::string_view(url).substr(scheme.size());
   if (rest.substr(0, rest.find('/')).find('@') != std::string_view::npos) {
     throw Error("holds a name or password, which would end up in reports", "the service's address",
                 "give a key as a file");
+  }
+  if (rest.find_first_of("?#") != std::string_view::npos) {
+    throw Error("holds a query or a fragment, which would end up in reports", "the service's address",
+                "give the address without it, and a key as a file");
   }
   if (std::any_of(url.begin(), url.end(), [](char c) { return c <= ' ' || c > '~'; })) {
     throw Error("holds blanks or characters that are not ASCII", "the service's address");

@@ -42,7 +42,7 @@ using OnData = std::function<Heard(std::string_view bytes, double time_s)>;
 class HttpClient {
  public:
   // A slash or "/v1" at the end of the address is dropped. Throws Error for an address that is no http:// or
-  // https:// URL or holds a password, and for a key that no header can carry.
+  // https:// URL or holds a password or a query, and for a key that no header can carry.
   explicit HttpClient(Endpoint endpoint, const std::atomic<bool>* cancelled = nullptr);
 
   const std::string& base_url() const { return endpoint_.base_url; }
