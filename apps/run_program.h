@@ -14,6 +14,7 @@
 
 #include "common/error.h"
 #include "common/mapped_fault.h"
+#include "common/standard_streams.h"
 
 namespace spark::app {
 
@@ -34,6 +35,7 @@ inline Error explained(const std::system_error& error) {
 // The body's exit code, or `failed` when it throws. `memory_hint` says what to lower when memory runs out.
 template <typename Body>
 int run_program(const Body& body, int failed, const std::string& memory_hint = {}) {
+  fill_standard_streams();
   explain_lost_pages(failed);
   try {
     return body();
