@@ -15,6 +15,7 @@
 #include "common/error.h"
 #include "common/mapped_fault.h"
 #include "common/standard_streams.h"
+#include "common/system_failure.h"
 
 namespace spark::app {
 
@@ -22,14 +23,6 @@ namespace spark::app {
 inline void require_written_output() {
   std::cout.flush();
   if (!std::cout) throw Error("cannot be written", "standard output", "check the disk or pipe it goes to");
-}
-
-// A refused thread has no name and no path; every other error of the system here has.
-inline Error explained(const std::system_error& error) {
-  if (error.code() != std::errc::resource_unavailable_try_again) return Error(error.what());
-  return Error("a thread cannot be started: " + error.code().message(), "",
-               "raise the limits of address space (ulimit -v) and of threads (ulimit -u, a container's limit "
-               "of processes), or use fewer threads");
 }
 
 // The body's exit code, or `failed` when it throws. `memory_hint` says what to lower when memory runs out.
