@@ -14,6 +14,8 @@
 
 #include "common/error.h"
 #include "common/mapped_fault.h"
+#include "common/standard_streams.h"
+#include "common/system_failure.h"
 
 namespace spark::app {
 
@@ -23,17 +25,10 @@ inline void require_written_output() {
   if (!std::cout) throw Error("cannot be written", "standard output", "check the disk or pipe it goes to");
 }
 
-// A refused thread has no name and no path; every other error of the system here has.
-inline Error explained(const std::system_error& error) {
-  if (error.code() != std::errc::resource_unavailable_try_again) return Error(error.what());
-  return Error("a thread cannot be started: " + error.code().message(), "",
-               "raise the limits of address space (ulimit -v) and of threads (ulimit -u, a container's limit "
-               "of processes), or use fewer threads");
-}
-
 // The body's exit code, or `failed` when it throws. `memory_hint` says what to lower when memory runs out.
 template <typename Body>
 int run_program(const Body& body, int failed, const std::string& memory_hint = {}) {
+  fill_standard_streams();
   explain_lost_pages(failed);
   try {
     return body();
@@ -44,7 +39,7 @@ int run_program(const Body& body, int failed, const std::string& memory_hint = {
   } catch (const std::system_error& error) {
     std::cerr << "error: " << explained(error).describe() << "\n";
   } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << "\n";
+    std::cerr << "error: " << Error(error.what()).describe() << "\n";
   }
   return failed;
 }

@@ -1,6 +1,7 @@
 // spark-guard: kills a service before the machine runs out of memory. docs/guard.md.
 #include <unistd.h>
 
+#include "common/standard_streams.h"
 #include "ops/guard/guard.h"
 
 namespace {
@@ -13,6 +14,7 @@ void print(int fd, std::string_view text) {
 
 int main(int argc, char** argv) {
   using namespace spark::ops;
+  spark::fill_standard_streams();
   const GuardCommand command = read_guard_command(argc, argv, environ);
   if (!command.fault.empty()) {
     print(2, "spark-guard: ");

@@ -37,6 +37,7 @@ struct BenchFlags {
   double precision = 2;
   uint64_t seed = 0;
   double idle_timeout = 300;
+  double stall_timeout = 300;
   std::string output;
   std::string report;
   bool json = false;
@@ -100,6 +101,7 @@ bench::DecodeSuiteOptions suite_options(const BenchFlags& flags) {
   options.precision_pct = flags.precision;
   options.seed = flags.seed;
   options.wave.idle_timeout_s = flags.idle_timeout;
+  options.wave.stream.stall_timeout_s = flags.stall_timeout;
   return options;
 }
 
@@ -210,6 +212,11 @@ void add_bench_command(CLI::App& app, Outcome& outcome) {
       ->capture_default_str();
   command->add_option("--idle-timeout", flags->idle_timeout, "Seconds to wait for the service to be idle")
       ->check(number_between(0, 86400))
+      ->capture_default_str();
+  command
+      ->add_option("--stall-timeout", flags->stall_timeout,
+                   "Seconds to wait for a stream's next token before the request counts as failed")
+      ->check(number_between(1, 86400))
       ->capture_default_str();
   command->add_option("--output", flags->output, "Folder of the report (default: results/bench/<UTC time>)");
   command->add_option("--report", flags->report, "Print the table of an existing bench.json and exit");

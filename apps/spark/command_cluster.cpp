@@ -9,6 +9,7 @@
 #include "../signal_watch.h"
 #include "commands.h"
 #include "common/error.h"
+#include "common/printable.h"
 #include "common/units.h"
 #include "ops/doctor/doctor.h"
 #include "ops/launch/cluster.h"
@@ -64,11 +65,11 @@ ops::ClusterReport report_for(bool json) {
     if (json)
       std::cout << event.dump() << std::endl;
     else if (!text.empty())
-      std::cout << text << (text.back() == '\n' ? "" : "\n") << std::flush;
+      std::cout << fit_lines(text) << (text.back() == '\n' ? "" : "\n") << std::flush;
   };
   report.complain = [](const std::string& text) {
     std::cout.flush();
-    std::cerr << text << (text.back() == '\n' ? "" : "\n");
+    std::cerr << fit_lines(text) << (text.back() == '\n' ? "" : "\n");
   };
   return report;
 }
@@ -133,7 +134,7 @@ void run_logs(const LogFlags& flags, const SiteOptions& options, Outcome& outcom
     outcome.code = ExitCode::kOk;
     for (const ops::ShippedLog& log : ops::ship_logs(remote, site, launches, ring, stop.get_token())) {
       if (!log.problem.empty()) {
-        std::cerr << log.node << ": " << log.problem << "\n";
+        std::cerr << log.node << ": " << one_line(log.problem) << "\n";
         outcome.code = ExitCode::kFindings;
       } else if (log.bytes > 0 || !flags.follow) {
         std::cout << log.node << ": " << format_bytes(log.bytes) << " new in " << ring.folder << "/"

@@ -8,6 +8,7 @@
 
 #include "commands.h"
 #include "common/error.h"
+#include "common/printable.h"
 #include "ops/doctor/doctor.h"
 #include "ops/probe/gather.h"
 #include "ops/recovery/change.h"
@@ -51,7 +52,7 @@ void run_check(const HostFlags& flags, const SiteOptions& options, Outcome& outc
 }
 
 void carry_out(ops::Host& host, const ops::RecoveryPlan& plan, const HostFlags& flags) {
-  std::cout << ops::plan_text(plan);
+  std::cout << fit_lines(ops::plan_text(plan));
   if (plan.changes.empty()) return;
   if (!flags.apply) {
     std::cout << "plan only; --apply is required\n";
@@ -60,7 +61,7 @@ void carry_out(ops::Host& host, const ops::RecoveryPlan& plan, const HostFlags& 
   if (host.is_this_machine() && ::geteuid() != 0)
     throw Error("changing this machine needs root", "spark host",
                 "sudo spark host " + std::string(plan.revert ? "revert" : "apply") + " --apply");
-  ops::execute(host, plan, [&](const std::string& line) { std::cout << line << std::endl; });
+  ops::execute(host, plan, [&](const std::string& line) { std::cout << fit_lines(line) << std::endl; });
   if (!host.is_this_machine()) std::cout << "on a folder: files were changed, commands were not run\n";
 }
 

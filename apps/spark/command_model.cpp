@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "common/error.h"
 #include "common/json.h"
+#include "common/printable.h"
 #include "common/units.h"
 #include "engine/checkpoint/inspect.h"
 #include "engine/checkpoint/synthetic.h"
@@ -38,7 +39,7 @@ void print_json(const engine::Inspection& found, const std::optional<model::Mode
 void print_text(const engine::Inspection& found, const std::optional<model::ModelReport>& report) {
   std::cout << found.config_path << "\n";
   if (report) std::cout << model::report_text(*report);
-  for (const std::string& key : found.ignored_keys) std::cout << "ignored: " << key << "\n";
+  for (const std::string& key : found.ignored_keys) std::cout << "ignored: " << one_line(key) << "\n";
   std::cout << "\n";
   for (const Fault& fault : found.faults) {
     std::cout << "fault: " << Error(fault.what, fault.where, fault.hint).describe() << "\n";

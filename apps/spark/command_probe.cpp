@@ -6,6 +6,7 @@
 
 #include "commands.h"
 #include "common/error.h"
+#include "common/printable.h"
 #include "common/table.h"
 #include "common/units.h"
 #include "node_choice.h"
@@ -43,9 +44,9 @@ void print_summary(const ops::NodeAnswer& answer) {
   table.add({"Docker", facts.docker.answers ? facts.docker.server_version : facts.why("docker-info")});
   std::cout << table.text();
   for (const auto& [section, why] : facts.failures)
-    std::cout << "no answer: " << section << " " << why << "\n";
+    std::cout << "no answer: " << section << " " << one_line(why) << "\n";
   for (const Fault& fault : answer.faults)
-    std::cout << "damaged: " << fault.where << " " << fault.what << "\n";
+    std::cout << "damaged: " << one_line(fault.where) << " " << one_line(fault.what) << "\n";
 }
 
 ops::NodeAnswer ask(const ProbeFlags& flags, const SiteOptions& options) {

@@ -9,6 +9,7 @@
 #include "../signal_watch.h"
 #include "commands.h"
 #include "common/clock.h"
+#include "common/printable.h"
 #include "ops/launch/journal.h"
 #include "ops/launch/status.h"
 #include "site_options.h"
@@ -29,7 +30,7 @@ ExitCode print_status(const ops::Site& site, const ops::Repository& repository, 
     std::cout << ops::status_json(status).dump(flags.watch_s > 0 ? -1 : 2) << std::endl;
   } else {
     if (flags.watch_s > 0) std::cout << "\n" << ops::utc_now() << "\n";
-    std::cout << ops::status_text(status) << std::flush;
+    std::cout << fit_lines(ops::status_text(status)) << std::flush;
   }
   return status.any_unreachable() ? ExitCode::kUnreachable
          : status.serving()       ? ExitCode::kOk

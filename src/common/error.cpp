@@ -3,11 +3,14 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "common/printable.h"
+
 namespace spark {
 
 std::string Error::describe() const {
   std::string text = where_.empty() ? std::string(what()) : where_ + ": " + what();
-  if (!hint_.empty()) text += "\n  to fix: " + hint_;
+  text = fit_lines(text, "  ");
+  if (!hint_.empty()) text += "\n  to fix: " + fit_lines(hint_, "  ");
   return text;
 }
 

@@ -20,7 +20,7 @@ class Error : public std::runtime_error {
   const std::string& where() const { return where_; }
   const std::string& hint() const { return hint_; }
 
-  // "where: what" and, on a second line, the hint.
+  // "where: what" and, on a second line, the hint; fit for a terminal, whatever they quote (printable.h).
   std::string describe() const;
 
  private:

@@ -33,22 +33,37 @@ std::string sha256_hex(std::string_view bytes) {
   return hexadecimal(digest, length);
 }
 
+void Sha256::Free::operator()(void* context) const {
+  EVP_MD_CTX_free(static_cast<EVP_MD_CTX*>(context));
+}
+
+Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
+  if (!context_ || EVP_DigestInit_ex(static_cast<EVP_MD_CTX*>(context_.get()), EVP_sha256(), nullptr) != 1) {
+    throw Error("the cryptographic library offers no SHA-256");
+  }
+}
+
+void Sha256::feed(std::string_view bytes) {
+  SPARK_CHECK(EVP_DigestUpdate(static_cast<EVP_MD_CTX*>(context_.get()), bytes.data(), bytes.size()) == 1);
+}
+
+std::string Sha256::hex() {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned length = 0;
+  SPARK_CHECK(EVP_DigestFinal_ex(static_cast<EVP_MD_CTX*>(context_.get()), digest, &length) == 1);
+  return hexadecimal(digest, length);
+}
+
 std::string sha256_hex_of_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw Error("cannot be opened", path);
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
-  if (!context || EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) != 1) {
-    throw Error("the cryptographic library offers no SHA-256");
-  }
+  Sha256 sum;
   std::vector<char> buffer(size_t{4} << 20);
   while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || file.gcount() > 0) {
-    SPARK_CHECK(EVP_DigestUpdate(context.get(), buffer.data(), static_cast<size_t>(file.gcount())) == 1);
+    sum.feed({buffer.data(), static_cast<size_t>(file.gcount())});
   }
   if (file.bad()) throw Error("cannot be read to its end", path);
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned length = 0;
-  SPARK_CHECK(EVP_DigestFinal_ex(context.get(), digest, &length) == 1);
-  return hexadecimal(digest, length);
+  return sum.hex();
 }
 
 }  // namespace spark

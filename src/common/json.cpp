@@ -64,9 +64,15 @@ class StrictBuilder {
     return true;
   }
   template <typename Exception>
-  bool parse_error(size_t, const std::string&, const Exception& exception) {
+  bool parse_error(size_t byte, const std::string& token, const Exception& exception) {
+    stopped_at_ = byte;
+    stopped_by_ = token;
     throw exception;
   }
+
+  // Where and by what the parser was stopped, which not all of its exceptions carry.
+  size_t stopped_at() const { return stopped_at_; }
+  const std::string& stopped_by() const { return stopped_by_; }
 
  private:
   void count_allocated() {
@@ -104,6 +110,8 @@ class StrictBuilder {
   Json* place_ = nullptr;                     // of the value after a key
   size_t values_ = 0;
   size_t allocated_ = 0;
+  size_t stopped_at_ = 0;
+  std::string stopped_by_;
 };
 
 std::string line_and_column(std::string_view text, size_t byte) {
@@ -193,8 +201,13 @@ Json parse_json(std::string_view text, const std::string& source, const JsonLimi
       message = message.substr(place + 2);
     throw Error("is not valid JSON at " + line_and_column(text, error.byte) + ": " + printable(message),
                 source);
-  } catch (const Json::out_of_range& error) {
-    throw JsonRangeError(std::string("has a number outside the range of a double: ") + error.what(), source);
+  } catch (const Json::out_of_range&) {
+    constexpr size_t kLongest = 40;
+    const std::string number = printable(builder.stopped_by());
+    throw JsonRangeError("has a number that no double holds at " +
+                             line_and_column(text, builder.stopped_at()) + ": " + number.substr(0, kLongest) +
+                             (number.size() > kLongest ? "..." : ""),
+                         source);
   } catch (const Error& error) {
     throw Error(error.what(), source);
   }

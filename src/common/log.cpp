@@ -8,6 +8,8 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "common/printable.h"
+
 namespace spark {
 namespace {
 
@@ -37,7 +39,7 @@ std::string text_of(const LogField& field) {
   const auto* text = std::get_if<std::string>(&field.value);
   const bool is_word =
       text != nullptr && !text->empty() && text->find_first_of(" \t\r\n\"=\\") == std::string::npos;
-  if (is_word) return *text;
+  if (is_word) return one_line(*text);
   return json_of(field).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
@@ -65,7 +67,7 @@ std::string log_line(LogFormat format, LogLevel level, const std::string& stamp,
     // What is no UTF-8 becomes U+FFFD: a log line is never lost.
     return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   }
-  std::string line = stamp + " " + name + std::string(6 - name.size(), ' ') + message;
+  std::string line = stamp + " " + name + std::string(6 - name.size(), ' ') + fit_lines(message, "  ");
   for (const LogField& field : fields) line += " " + field.name + "=" + text_of(field);
   return line + "\n";
 }

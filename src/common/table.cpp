@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/error.h"
+#include "common/printable.h"
 
 namespace spark {
 
@@ -13,6 +14,7 @@ size_t display_width(const std::string& text) {
 
 void Table::add(std::vector<std::string> cells) {
   SPARK_CHECK(cells.size() == columns_.size());
+  for (std::string& cell : cells) cell = one_line(cell);
   rows_.push_back(std::move(cells));
 }
 

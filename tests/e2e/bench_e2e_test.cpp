@@ -84,8 +84,10 @@ class ForeignStream {
     const std::string payload = chat_payload(endless, "tiny", 0);
     thread_ = std::thread([this, payload] {
       while (!stop_) {
-        client_.post_stream("/v1/chat/completions", payload, 60,
-                            [this](std::string_view, double) { begun_ = true; });
+        client_.post_stream("/v1/chat/completions", payload, 60, [this](std::string_view, double) {
+          begun_ = true;
+          return Heard::kProgress;
+        });
       }
     });
     while (!begun_) std::this_thread::sleep_for(1ms);
@@ -240,7 +242,7 @@ TEST(BenchE2e, AForeignRequestWithinTheSampleDiscardsIt) {
   Receipt theirs;
   std::thread stranger([&] {
     while (read_counters(client).running == 0) std::this_thread::sleep_for(1ms);
-    theirs = stream_chat(client, chat_payload(quick, "tiny", 0), 60);
+    theirs = stream_chat(client, chat_payload(quick, "tiny", 0), {.stall_timeout_s = 60});
   });
   std::vector<DiscardedSample> discarded;
   const Wave wave = run_wave(client, "point", {chat_payload(slow, "tiny", 0)}, {}, discarded);
@@ -309,7 +311,7 @@ TEST(BenchE2e, AServiceThatGoesAwayLeavesFailedReceipts) {
     while (read_counters(client).running == 0) std::this_thread::sleep_for(1ms);
     server.stop();
   });
-  const Receipt receipt = stream_chat(client, chat_payload(slow, "tiny", 0), 60);
+  const Receipt receipt = stream_chat(client, chat_payload(slow, "tiny", 0), {.stall_timeout_s = 60});
   killer.join();
   EXPECT_FALSE(receipt.ok);
   EXPECT_FALSE(receipt.refused);
@@ -324,16 +326,19 @@ TEST(BenchE2e, CancellingEndsAStreamAtOnce) {
   const HttpClient client({server.address(), ""}, &cancelled);
   int pieces = 0;
   const HttpReply reply = client.post_stream("/v1/chat/completions", chat_payload(short_case(), "tiny", 0),
-                                             60, [&](std::string_view, double) { cancelled = ++pieces > 0; });
+                                             60, [&](std::string_view, double) {
+                                               cancelled = ++pieces > 0;
+                                               return Heard::kProgress;
+                                             });
   EXPECT_EQ(reply.error, "cancelled");
   cancelled = false;
   wait_until_idle(client);
   // What the reader throws ends the transfer, comes out here, and leaves the client usable.
   EXPECT_THROW(client.post_stream("/v1/chat/completions", chat_payload(short_case(), "tiny", 0), 60,
-                                  [](std::string_view, double) { throw Error("unreadable"); }),
+                                  [](std::string_view, double) -> Heard { throw Error("unreadable"); }),
                Error);
   wait_until_idle(client);
-  EXPECT_TRUE(stream_chat(client, chat_payload(short_case(), "tiny", 0), 60).ok);
+  EXPECT_TRUE(stream_chat(client, chat_payload(short_case(), "tiny", 0), {.stall_timeout_s = 60}).ok);
 }
 
 // A service that says what a test wants.
@@ -400,14 +405,15 @@ TEST(BenchE2e, ARestartedServiceOrImpossibleUsageDoesNotCount) {
 
   for (const char* tokens : {"-2", "0", "9223372036854775807"}) {
     service.stream = stream_of(tokens);
-    const Receipt receipt = stream_chat(client, "{}", 10);
+    const Receipt receipt = stream_chat(client, "{}", {.stall_timeout_s = 10});
     EXPECT_FALSE(receipt.ok);
     EXPECT_NE(receipt.error.find("the usage object counts"), std::string::npos) << receipt.error;
   }
   service.stream = stream_of("2");
-  EXPECT_TRUE(stream_chat(client, "{}", 10).ok);
+  EXPECT_TRUE(stream_chat(client, "{}", {.stall_timeout_s = 10}).ok);
   service.stream = "data: {\"choices\":[{\"delta\":{\"content\":\"\xff\"}}]}\n\n";
-  EXPECT_NE(stream_chat(client, "{}", 10).error.find("not valid JSON"), std::string::npos);
+  EXPECT_NE(stream_chat(client, "{}", {.stall_timeout_s = 10}).error.find("not valid JSON"),
+            std::string::npos);
 }
 
 class Cleanup : public testing::Environment {

@@ -9,6 +9,8 @@
 #include <mutex>
 
 #include "common/clock.h"
+#include "common/units.h"
+#include "common/url_secrets.h"
 
 namespace spark::bench {
 namespace {
@@ -29,21 +31,24 @@ struct Transfer {
   const OnData* on_data = nullptr;
   const std::atomic<bool>* cancelled = nullptr;
   double stall_timeout_s = 0;
-  double last_data_s = 0;
+  double last_progress_s = 0;
   bool stalled = false;
+  bool ended = false;         // on_data has all it wants
   std::exception_ptr thrown;  // by on_data: no exception may pass through libcurl
 };
 
 size_t receive(char* bytes, size_t size, size_t count, void* context) {
   auto& transfer = *static_cast<Transfer*>(context);
   const double now = monotonic_s();
-  transfer.last_data_s = now;
   const std::string_view piece(bytes, size * count);
   long status = 0;
   curl_easy_getinfo(transfer.handle, CURLINFO_RESPONSE_CODE, &status);
   if (transfer.on_data != nullptr && status >= 200 && status < 300) {
     try {
-      (*transfer.on_data)(piece, now);
+      const Heard heard = (*transfer.on_data)(piece, now);
+      if (heard != Heard::kNothing) transfer.last_progress_s = now;
+      transfer.ended = heard == Heard::kEnd;
+      if (transfer.ended) return 0;
     } catch (...) {
       transfer.thrown = std::current_exception();
       return 0;
@@ -59,7 +64,7 @@ int watch(void* context, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
   auto& transfer = *static_cast<Transfer*>(context);
   if (transfer.cancelled != nullptr && transfer.cancelled->load()) return 1;
   transfer.stalled =
-      transfer.stall_timeout_s > 0 && monotonic_s() - transfer.last_data_s > transfer.stall_timeout_s;
+      transfer.stall_timeout_s > 0 && monotonic_s() - transfer.last_progress_s > transfer.stall_timeout_s;
   return transfer.stalled ? 1 : 0;
 }
 
@@ -86,7 +91,7 @@ HttpReply perform(const Endpoint& endpoint, const std::string& path, const std::
   set_headers(endpoint, body != nullptr, headers);
   std::array<char, CURL_ERROR_SIZE> message{};
   transfer.handle = curl;
-  transfer.last_data_s = monotonic_s();
+  transfer.last_progress_s = monotonic_s();
   const std::string url = endpoint.base_url + path;
   curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
   curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
@@ -110,10 +115,9 @@ HttpReply perform(const Endpoint& endpoint, const std::string& path, const std::
   const CURLcode code = curl_easy_perform(curl);
   curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &transfer.reply.status);
   if (transfer.thrown) std::rethrow_exception(transfer.thrown);
-  if (code != CURLE_OK) {
+  if (code != CURLE_OK && !transfer.ended) {
     if (transfer.stalled) {
-      transfer.reply.error =
-          "no data for " + std::to_string(static_cast<int>(transfer.stall_timeout_s)) + " s";
+      transfer.reply.error = "no token for " + format_fixed(transfer.stall_timeout_s, 0) + " s";
     } else if (code == CURLE_ABORTED_BY_CALLBACK) {
       transfer.reply.error = "cancelled";
     } else {
@@ -130,12 +134,17 @@ HttpClient::HttpClient(Endpoint endpoint, const std::atomic<bool>* cancelled)
   std::string& url = endpoint_.base_url;
   const std::string_view scheme = url.starts_with("http://") ? "http://" : "https://";
   if (!url.starts_with(scheme) || url.size() == scheme.size() || url[scheme.size()] == '/') {
-    throw Error("\"" + url + "\" is no http:// or https:// address", "the service's address");
+    throw Error("\"" + without_url_secrets(url) + "\" is no http:// or https:// address",
+                "the service's address");
   }
   const std::string_view rest = std::string_view(url).substr(scheme.size());
   if (rest.substr(0, rest.find('/')).find('@') != std::string_view::npos) {
     throw Error("holds a name or password, which would end up in reports", "the service's address",
                 "give a key as a file");
+  }
+  if (rest.find_first_of("?#") != std::string_view::npos) {
+    throw Error("holds a query or a fragment, which would end up in reports", "the service's address",
+                "give the address without it, and a key as a file");
   }
   if (std::any_of(url.begin(), url.end(), [](char c) { return c <= ' ' || c > '~'; })) {
     throw Error("holds blanks or characters that are not ASCII", "the service's address");

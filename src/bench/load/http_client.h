@@ -28,19 +28,27 @@ struct HttpReply {
   bool ok() const { return error.empty() && status >= 200 && status < 300; }
 };
 
+// What a piece of a stream was to who reads it. Bytes alone are no sign of life: a proxy's keep-alive
+// comments come for ever.
+enum class Heard {
+  kNothing,   // the stall limit runs on
+  kProgress,  // the stall limit begins anew
+  kEnd,       // all that was wanted has come: the transfer ends here, whatever the server does
+};
+
 // Called with each piece of a successful reply and the monotonic time at which it was read from the socket.
-using OnData = std::function<void(std::string_view bytes, double time_s)>;
+using OnData = std::function<Heard(std::string_view bytes, double time_s)>;
 
 class HttpClient {
  public:
   // A slash or "/v1" at the end of the address is dropped. Throws Error for an address that is no http:// or
-  // https:// URL or holds a password, and for a key that no header can carry.
+  // https:// URL or holds a password or a query, and for a key that no header can carry.
   explicit HttpClient(Endpoint endpoint, const std::atomic<bool>* cancelled = nullptr);
 
   const std::string& base_url() const { return endpoint_.base_url; }
   HttpReply get(const std::string& path, double timeout_s) const;
-  // Fails when nothing arrives for `stall_timeout_s`. What `on_data` throws ends the transfer and is thrown
-  // on.
+  // Fails when `on_data` hears no progress for `stall_timeout_s`. What it throws ends the transfer and is
+  // thrown on.
   HttpReply post_stream(const std::string& path, const std::string& json, double stall_timeout_s,
                         const OnData& on_data) const;
 

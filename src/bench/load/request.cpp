@@ -11,7 +11,11 @@
 namespace spark::bench {
 namespace {
 
-constexpr int64_t kMaxTokens = int64_t{1} << 32;  // more than any context; sums of them stay exact
+// A server may tell one token in two events, its reasoning and its answer apart; more events than this carry
+// more tokens than were asked for.
+int64_t most_events(int64_t max_tokens) {
+  return 2 * max_tokens + 64;
+}
 
 int64_t characters(const std::string& text) {
   int64_t count = 0;
@@ -22,30 +26,39 @@ int64_t characters(const std::string& text) {
 // Follows the events of one stream.
 class StreamReader {
  public:
-  explicit StreamReader(Receipt& receipt) : receipt_(receipt) {}
+  StreamReader(Receipt& receipt, int64_t max_tokens) : receipt_(receipt), max_tokens_(max_tokens) {}
 
-  void feed(std::string_view bytes, double time_s) {
-    reader_.feed(bytes, [&](const api::SseEvent& event) { take(event.data, time_s); });
+  Heard feed(std::string_view bytes, double time_s) {
+    const int64_t before = text_events_;
+    reader_.feed(bytes, [&](const api::SseEvent& event) {
+      if (!ended_) take(event.data, time_s);
+    });
+    if (ended_) return Heard::kEnd;
+    return text_events_ > before ? Heard::kProgress : Heard::kNothing;
   }
 
   void finish() {
     receipt_.output_sha256 = sha256_hex(text_).substr(0, 16);
     if (!receipt_.error.empty()) return;
-    if (!seen_text_)
+    if (text_events_ == 0)
       receipt_.error = "the stream ended without a token";
     else if (!seen_usage_)
       receipt_.error = "the stream ended without a usage object";
-    else if (receipt_.completion_tokens < 1 || receipt_.completion_tokens > kMaxTokens)
-      receipt_.error = "the usage object counts " + std::to_string(receipt_.completion_tokens) + " tokens";
+    else if (receipt_.completion_tokens < 1 || receipt_.completion_tokens > max_tokens_)
+      receipt_.error = "the usage object counts " + std::to_string(receipt_.completion_tokens) +
+                       " tokens; at most " + std::to_string(max_tokens_) + " were asked for";
     else
       receipt_.ok = true;
   }
 
  private:
   void take(const std::string& data, double time_s) {
-    if (data == api::kSseDone) return;
+    if (data == api::kSseDone) {
+      ended_ = true;
+      return;
+    }
     if (const auto error = api::parse_error(data, 200)) {
-      receipt_.error = error->message;
+      fail(error->message);
       return;
     }
     const api::ChatResponse event = api::parse_chat_response(data);
@@ -62,10 +75,13 @@ class StreamReader {
       if (choice.finish_reason) receipt_.finish_reason = *choice.finish_reason;
     }
     if (!piece.empty()) {
-      if (!seen_text_) receipt_.first_s = time_s;
+      if (text_events_++ == 0) receipt_.first_s = time_s;
       receipt_.last_s = time_s;
-      seen_text_ = true;
       text_ += piece;
+      if (text_events_ > most_events(max_tokens_)) {
+        fail("the stream does not end: " + std::to_string(text_events_) +
+             " events with text, where at most " + std::to_string(max_tokens_) + " tokens were asked for");
+      }
     }
     if (event.usage) {
       seen_usage_ = true;
@@ -74,10 +90,17 @@ class StreamReader {
     }
   }
 
+  void fail(const std::string& why) {
+    receipt_.error = why;
+    ended_ = true;
+  }
+
   Receipt& receipt_;
+  int64_t max_tokens_;
   api::SseReader reader_;
   std::string text_;
-  bool seen_text_ = false;
+  int64_t text_events_ = 0;
+  bool ended_ = false;
   bool seen_usage_ = false;
 };
 
@@ -106,14 +129,14 @@ std::string chat_payload(const Case& item, const std::string& model, int stream)
   return api::json_text(request.json());
 }
 
-Receipt stream_chat(const HttpClient& client, const std::string& payload, double stall_timeout_s) {
+Receipt stream_chat(const HttpClient& client, const std::string& payload, const StreamLimits& limits) {
   Receipt receipt;
-  StreamReader reader(receipt);
+  StreamReader reader(receipt, limits.max_tokens);
   receipt.start_s = monotonic_s();
   try {
     const HttpReply reply =
-        client.post_stream("/v1/chat/completions", payload, stall_timeout_s,
-                           [&](std::string_view bytes, double time_s) { reader.feed(bytes, time_s); });
+        client.post_stream("/v1/chat/completions", payload, limits.stall_timeout_s,
+                           [&](std::string_view bytes, double time_s) { return reader.feed(bytes, time_s); });
     receipt.refused = reply.error.empty() && reply.status >= 400 && reply.status < 500;
     if (!reply.ok()) receipt.error = reply_error(reply);
   } catch (const Error& error) {

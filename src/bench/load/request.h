@@ -32,6 +32,14 @@ struct Receipt {
 // The chat request of stream `stream` (0-based) of `streams`, as JSON text.
 std::string chat_payload(const Case& item, const std::string& model, int stream);
 
-Receipt stream_chat(const HttpClient& client, const std::string& payload, double stall_timeout_s);
+// Every stream ends: what does not keep to these is a failed request.
+struct StreamLimits {
+  double stall_timeout_s = 300;  // without a token
+  int64_t max_tokens =
+      int64_t{1} << 32;  // as asked for; the default is more than any context, sums stay exact
+};
+
+// Reads to the end of the stream, or to its "[DONE]" or an error in it when the server leaves it open.
+Receipt stream_chat(const HttpClient& client, const std::string& payload, const StreamLimits& limits);
 
 }  // namespace spark::bench

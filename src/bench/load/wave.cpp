@@ -80,12 +80,12 @@ class PeakWatcher {
 };
 
 std::vector<Receipt> run_streams(const HttpClient& client, const std::vector<std::string>& payloads,
-                                 double stall_timeout_s) {
+                                 const StreamLimits& limits) {
   std::vector<Receipt> receipts(payloads.size());
   std::vector<std::jthread> threads;  // joined also when one cannot be started
   threads.reserve(payloads.size());
   for (size_t i = 0; i < payloads.size(); ++i) {
-    threads.emplace_back([&, i] { receipts[i] = stream_chat(client, payloads[i], stall_timeout_s); });
+    threads.emplace_back([&, i] { receipts[i] = stream_chat(client, payloads[i], limits); });
   }
   threads.clear();
   return receipts;
@@ -143,7 +143,7 @@ Wave run_wave(const HttpClient& client, const std::string& label, const std::vec
     Wave wave;
     PeakWatcher peak(client);
     const double start_s = monotonic_s();
-    wave.receipts = run_streams(client, payloads, options.stall_timeout_s);
+    wave.receipts = run_streams(client, payloads, options.stream);
     wave.wall_s = monotonic_s() - start_s;
     peak.stop();
     const double succeeded = count(wave.receipts, [](const Receipt& r) { return r.ok; });

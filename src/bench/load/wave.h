@@ -44,7 +44,7 @@ struct DiscardedSample {
 
 struct WaveOptions {
   double idle_timeout_s = 300;
-  double stall_timeout_s = 1800;
+  StreamLimits stream;
   int retries = 3;
 };
 

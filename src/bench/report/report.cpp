@@ -5,6 +5,7 @@
 #include <functional>
 #include <set>
 
+#include "common/printable.h"
 #include "common/table.h"
 #include "common/units.h"
 
@@ -194,7 +195,7 @@ std::string report_table(const Json& report, const std::string& source) {
                cell(point.field("tokens_per_step"), 1, 2, false),
                std::to_string(point.field("failed_requests").integer(0))});
     if (const auto error = point.field("first_error").optional_string()) {
-      failures += "\nFAIL: " + name + ": a request failed: " + *error;
+      failures += "\nFAIL: " + one_line(name) + ": a request failed: " + one_line(*error);
     }
   }
   const std::string model = root.field("identity").field("model").string();
@@ -202,10 +203,10 @@ std::string report_table(const Json& report, const std::string& source) {
   const std::string prompt_set = root.field("workload").field("prompt_set").string();
   const auto aborted = root.field("aborted").optional_string();
   throw_if_any(faults, source, "this is no bench.json of schema " + std::to_string(kReportSchema));
-  std::string text = model + " at " + url + ", prompt set " + prompt_set +
+  std::string text = one_line(model) + " at " + one_line(url) + ", prompt set " + one_line(prompt_set) +
                      "; means with the half-width of their 95 % interval\n\n" + table.text();
   if (!failures.empty()) text += failures + "\n";
-  if (aborted) text += "\nFAIL: stopped early: " + *aborted + "\n";
+  if (aborted) text += "\nFAIL: stopped early: " + fit_lines(*aborted, "  ") + "\n";
   return text;
 }
 

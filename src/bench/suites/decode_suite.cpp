@@ -11,11 +11,12 @@ namespace {
 constexpr double kShortRequest_s = 10;
 
 DecodeSample take_sample(const HttpClient& client, const std::string& model, const Case& item,
-                         const DecodePoint& point, const WaveOptions& options,
+                         const DecodePoint& point, WaveOptions options,
                          std::vector<DiscardedSample>& discarded) {
   std::vector<std::string> payloads;
   for (int stream = 0; stream < point.concurrency; ++stream)
     payloads.push_back(chat_payload(item, model, stream));
+  options.stream.max_tokens = item.max_tokens;
   Wave wave = run_wave(client, point.name(), payloads, options, discarded);
   std::vector<StreamTiming> timing;
   for (const Receipt& r : wave.receipts)

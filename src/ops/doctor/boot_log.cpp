@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "ops/probe/dump.h"
+#include "common/printable.h"
 
 namespace spark::ops {
 namespace {
@@ -86,11 +86,7 @@ namespace {
 // A log may hold anything, and the cut may part a character: what is shown is text, in JSON and on a
 // terminal.
 std::string shown(std::string_view line) {
-  std::string text = clean_text(line.substr(0, kShownColumns));
-  for (char& c : text) {
-    if ((c >= 0 && c < 0x20) || c == 0x7f) c = ' ';
-  }
-  return text;
+  return one_line(line.substr(0, kShownColumns));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "common/printable.h"
 #include "common/table.h"
 #include "ops/doctor/rule.h"
 
@@ -120,14 +121,6 @@ unsigned available(const Site& site) {
   return have;
 }
 
-// One line, and nothing that a terminal obeys, whatever a file or a node says.
-std::string printable(std::string line) {
-  std::replace_if(
-      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; },
-      ' ');
-  return line;
-}
-
 std::string line_of(const Finding& finding) {
   std::string line = finding.severity == Severity::kError ? "ERROR: " : "WARN: ";
   if (!finding.file.empty()) line += finding.file + ": ";
@@ -136,8 +129,8 @@ std::string line_of(const Finding& finding) {
   if (!finding.expected.empty()) line += "; expected: " + finding.expected;
   if (!finding.fix.empty()) line += "; to fix: " + finding.fix;
   line += " [" + finding.rule + "]";
-  std::string text = printable(std::move(line)) + "\n";
-  for (const std::string& detail : finding.details) text += "    " + printable(detail) + "\n";
+  std::string text = one_line(line) + "\n";
+  for (const std::string& detail : finding.details) text += "    " + one_line(detail) + "\n";
   return text;
 }
 

@@ -1,4 +1,5 @@
 // Rules about the cluster as a whole: fabric, head, guard, deployment, ports, reference run.
+#include "common/url_secrets.h"
 #include "ops/doctor/rule.h"
 #include "ops/fabric/validate.h"
 #include "ops/site/text_forms.h"
@@ -125,17 +126,13 @@ void guard_floor(RuleContext& context) {
 
 void deployment(RuleContext& context) {
   const std::string& url = context.profile.deployment.repository;
-  const size_t scheme = url.find("://");
   if (url.find(".example.org") != std::string::npos) {  // nobody can own such a name (RFC 2606)
     context.warn("deployment.repository", "is the example's address",
                  "the address that your nodes clone from",
                  "write your own repository's address into config/site.json");
   }
-  const size_t at = url.find('@');
-  if (scheme == std::string::npos || at == std::string::npos) return;
-  const std::string user = url.substr(scheme + 3, at - scheme - 3);
-  if (user.find('/') != std::string::npos || user.find(':') == std::string::npos) return;
-  context.error("deployment.repository", "holds a user name and a password", "an address without credentials",
+  if (without_url_secrets(url) == url) return;
+  context.error("deployment.repository", "holds a password or a token", "an address without credentials",
                 "remove them; keep credentials in Git's credential store on the nodes");
 }
 

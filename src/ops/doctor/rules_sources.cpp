@@ -90,6 +90,10 @@ void source_files(RuleContext& context) {
         context.error_in(file, where, *source.patch_series + " does not exist",
                          "a series file in the repository", "restore it from Git, or remove patch_series");
       }
+      for (const std::string& path : state->second.repeated) {
+        context.error_in(*source.patch_series, path, "is listed more than once", "every patch once",
+                         "take the repetition out of the series");
+      }
       for (const std::string& path : state->second.missing) {
         context.error_in(*source.patch_series, path, "is listed and does not exist", "every listed patch",
                          "restore the patch, or take it out of the series");

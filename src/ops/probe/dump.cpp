@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "common/new_folder.h"
+#include "common/printable.h"
 
 namespace spark::ops {
 namespace {
@@ -134,26 +135,6 @@ class DumpReader {
   size_t sections_ = 0;
 };
 
-size_t utf8_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return lead == 0 ? 0 : 1;
-  const size_t length = lead >= 0xc2 && lead < 0xe0   ? 2
-                        : lead >= 0xe0 && lead < 0xf0 ? 3
-                        : lead >= 0xf0 && lead < 0xf5 ? 4
-                                                      : 0;
-  if (length == 0 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0U) != 0x80) return 0;
-  }
-  const unsigned char second = byte(1);
-  if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second > 0x9f) || (lead == 0xf0 && second < 0x90) ||
-      (lead == 0xf4 && second > 0x8f)) {
-    return 0;
-  }
-  return length;
-}
-
 std::string section_text(const std::string& name, const CommandAnswer& answer) {
   std::string text = "@" + name + "\n";
   std::string_view rest = answer.output;
@@ -190,22 +171,6 @@ const std::string* ProbeDump::file(const std::string& path) const {
 const CommandAnswer* ProbeDump::command(const std::string& name) const {
   const auto found = commands.find(name);
   return found == commands.end() ? nullptr : &found->second;
-}
-
-std::string clean_text(std::string_view bytes) {
-  std::string text;
-  text.reserve(bytes.size());
-  while (!bytes.empty()) {
-    const size_t length = utf8_length(bytes);
-    if (length == 0) {
-      text += "\xef\xbf\xbd";
-      bytes.remove_prefix(1);
-    } else {
-      text += bytes.substr(0, length);
-      bytes.remove_prefix(length);
-    }
-  }
-  return text;
 }
 
 ProbeDump parse_dump(std::string_view answer, Faults& faults) {

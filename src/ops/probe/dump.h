@@ -51,9 +51,6 @@ ProbeDump parse_dump(std::string_view answer, Faults& faults);
 // The same in the form that parse_dump reads; files are put into the section "files".
 std::string format_dump(const ProbeDump& dump);
 
-// Every byte sequence that is not UTF-8 becomes U+FFFD, NUL as well.
-std::string clean_text(std::string_view bytes);
-
 // Writes the dump as a tree that `spark probe --root DIR` reads: files at their places, command outputs in
 // DIR/.commands. DIR must not exist or be empty. Paths that would leave DIR are refused (Error).
 void record_dump(const ProbeDump& dump, const std::string& folder);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "common/printable.h"
 #include "common/process.h"
 #include "ops/remote/control_folder.h"
 #include "ops/remote/ssh_call.h"
@@ -25,7 +26,7 @@ std::string last_line(const std::string& text) {
 }
 
 std::string with_detail(std::string what, const std::string& detail) {
-  return detail.empty() ? what : what + ": " + detail;
+  return detail.empty() ? what : what + ": " + one_line(detail);
 }
 
 std::string rounded(double seconds) {

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include "common/printable.h"
 #include "common/table.h"
+#include "common/url_secrets.h"
 #include "ops/site/node_environment.h"
 #include "ops/site/settings.h"
 
@@ -18,9 +20,9 @@ class Collector {
  public:
   explicit Collector(const Site& site) : site_(site) {}
 
-  void add(const std::string& path, std::string text, const std::string& origin_path) {
+  void add(const std::string& path, const std::string& text, const std::string& origin_path) {
     const Origin origin = site_.origin_of(origin_path);
-    values.push_back({path, std::move(text), origin.file, origin.note, meaning_of(path)});
+    values.push_back({path, without_url_secrets(text), origin.file, origin.note, meaning_of(path)});
   }
 
   // Objects are walked; everything else is one value.
@@ -186,7 +188,7 @@ std::vector<ValueDifference> difference(const Site& left, const Site& right) {
 std::string values_text(const std::vector<ResolvedValue>& values, bool with_origin) {
   std::string text;
   for (const ResolvedValue& value : values) {
-    text += value.path + " = " + value.text;
+    text += one_line(value.path + " = " + value.text);
     if (with_origin) text += "  # " + value.file + (value.note.empty() ? "" : ": " + value.note);
     text += "\n";
   }

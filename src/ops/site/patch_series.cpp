@@ -1,10 +1,16 @@
 #include "ops/site/patch_series.h"
 
 #include <filesystem>
+#include <set>
 
 #include "common/hash.h"
 
 namespace spark::ops {
+namespace {
+
+constexpr std::string_view kNul("\0", 1);
+
+}  // namespace
 
 std::vector<SeriesEntry> parse_series(std::string_view text) {
   std::vector<SeriesEntry> entries;
@@ -22,25 +28,35 @@ std::vector<SeriesEntry> parse_series(std::string_view text) {
 
 SeriesState inspect_series(const Repository& repository, const LockedSource& source) {
   SeriesState state;
-  std::string material;
-  for (const std::string& commit : source.applied_upstream_commits) (material += commit) += '\0';
+  Sha256 material;  // fed file by file: patches of a source may be large, all of them together larger
+  for (const std::string& commit : source.applied_upstream_commits) {
+    material.feed(commit);
+    material.feed(kNul);
+  }
   if (source.patch_series) {
     state.series_exists = repository.exists(*source.patch_series);
     if (!state.series_exists) return state;
     const std::string series = repository.read(*source.patch_series);
-    material += series;
+    material.feed(series);
     const auto folder = std::filesystem::path(*source.patch_series).parent_path();
+    std::set<std::string> seen;
     for (const SeriesEntry& entry : parse_series(series)) {
       if (entry.placeholder) continue;
       const std::string path = (folder / entry.name).lexically_normal().string();
+      if (!seen.insert(path).second) {
+        state.repeated.push_back(path);
+        continue;
+      }
       if (!repository.exists(path)) {
         state.missing.push_back(path);
         continue;
       }
-      ((material += entry.name) += '\0') += repository.read(path);
+      material.feed(entry.name);
+      material.feed(kNul);
+      material.feed(repository.read(path));
     }
   }
-  if (state.missing.empty()) state.fingerprint = sha256_hex(material);
+  if (state.missing.empty() && state.repeated.empty()) state.fingerprint = material.hex();
   return state;
 }
 

@@ -19,9 +19,10 @@ struct SeriesEntry {
 std::vector<SeriesEntry> parse_series(std::string_view text);
 
 struct SeriesState {
-  bool series_exists = true;         // also true when the source has no series
-  std::vector<std::string> missing;  // patches that the series names and the folder lacks (paths)
-  std::string fingerprint;           // SHA-256; empty when a file is missing
+  bool series_exists = true;          // also true when the source has no series
+  std::vector<std::string> missing;   // patches that the series names and the folder lacks (paths)
+  std::vector<std::string> repeated;  // named more than once: nothing applies twice (paths)
+  std::string fingerprint;            // SHA-256; empty when a file is missing or repeated
 };
 
 // Fingerprint: each applied upstream commit and a NUL; the series file; each patch's name, a NUL, its bytes.

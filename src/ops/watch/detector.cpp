@@ -4,6 +4,7 @@
 #include <cmath>
 #include <ctime>
 
+#include "common/printable.h"
 #include "common/units.h"
 
 namespace spark::ops {
@@ -393,7 +394,7 @@ std::string watch_line(const WatchChange& change) {
       text = "comes and goes (" + change.text + "); silent until it stays";
       break;
   }
-  return utc(change.time_s) + " " + word + " " + change.node + " " + change.check + ": " + text;
+  return utc(change.time_s) + " " + word + " " + change.node + " " + change.check + ": " + one_line(text);
 }
 
 Json watch_json(const WatchChange& change) {

@@ -7,7 +7,7 @@
 #include "api/metric_names.h"
 #include "api/prometheus.h"
 #include "common/error.h"
-#include "ops/probe/dump.h"
+#include "common/printable.h"
 #include "ops/site/text_forms.h"
 
 namespace spark::ops {

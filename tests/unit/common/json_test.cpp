@@ -16,6 +16,14 @@ std::string error_of(std::string_view text) {
   return "";
 }
 
+TEST(Json, ANumberBeyondADoubleIsToldInOurWords) {
+  EXPECT_EQ(error_of("{\n  \"a\": 1e400}"),
+            "file.json: has a number that no double holds at line 2, column 12: 1e400");
+  const std::string long_one = error_of("[" + std::string(500, '9') + "]");
+  EXPECT_NE(long_one.find(std::string(40, '9') + "..."), std::string::npos) << long_one;
+  EXPECT_EQ(long_one.find("json.exception"), std::string::npos) << long_one;
+}
+
 TEST(ParseJson, KeepsOrderAndReportsPosition) {
   const Json value = parse_json(R"({"b":1,"a":[true,null,"x"]})", "t");
   EXPECT_EQ(value.dump(), R"({"b":1,"a":[true,null,"x"]})");

@@ -123,6 +123,7 @@ class Workbench {
       change_argument(verb == "arg", word(line), line);
     } else if (verb == "text") {
       const std::string file = word(line);
+      for (size_t at = 0; (at = line.find("\\n", at)) != std::string::npos; ++at) line.replace(at, 2, "\n");
       put(file, line);
     } else if (verb == "hide") {
       repository_.hide(path_of(word(line)));

@@ -78,16 +78,6 @@ TEST(Dump, EveryCutIsNoticed) {
   EXPECT_TRUE(faults.empty());
 }
 
-TEST(Dump, TextBecomesUtf8) {
-  EXPECT_EQ(clean_text("a\xff"), "a\xef\xbf\xbd");
-  EXPECT_EQ(clean_text(std::string_view("a\0b", 3)),
-            "a\xef\xbf\xbd"
-            "b");
-  EXPECT_EQ(clean_text("\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"), "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80");
-  EXPECT_EQ(clean_text("\xc0\xaf"), "\xef\xbf\xbd\xef\xbf\xbd");                  // overlong
-  EXPECT_EQ(clean_text("\xed\xa0\x80"), "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");  // a surrogate
-}
-
 TEST(Facts, HealthyNodeReads) {
   Faults faults;
   std::string text = healthy();

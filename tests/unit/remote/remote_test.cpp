@@ -233,5 +233,13 @@ TEST_F(RemoteTest, HostIsNeverAnOption) {
   EXPECT_EQ(words[words.size() - 2], "--");
 }
 
+TEST(RemoteResult, ANodesWordsAreShownNotObeyed) {
+  RemoteResult result;
+  result.outcome = RemoteOutcome::kExited;
+  result.exit_code = 1;
+  result.error = "first\nlast \x1b[2J\x1b]0;t\x07\rend\n";
+  EXPECT_EQ(result.describe(), "the command failed with exit code 1: last  [2J ]0;t  end");
+}
+
 }  // namespace
 }  // namespace spark::ops

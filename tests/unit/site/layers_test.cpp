@@ -166,6 +166,19 @@ TEST(Inspect, EveryValueOfAPromotedProfileHasAMeaningAndAnOrigin) {
   }
 }
 
+TEST(Inspect, TokensInAddressesAreNotShown) {
+  Repository repository = tree();
+  repository.overlay("secret.json", R"({"extends": "config/cluster-tp4.json",
+    "deployment": {"repository": "https://SESAME@git.example.org/a.git?token=SESAME"}})");
+  const Site site = load_site(repository, {.profile = "secret.json",
+                                           .nodes = "config/examples/nodes-ring4.json",
+                                           .site_file = "config/site.example.json"});
+  const std::string text = values_text(resolved_values(site, nullptr), true);
+  EXPECT_NE(text.find("deployment.repository = https://...@git.example.org/a.git?..."), std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("SESAME"), std::string::npos) << text;
+}
+
 TEST(Inspect, SettingsDocumentIsCurrent) {
   EXPECT_EQ(read_file(std::string(SPARK_SOURCE_DIR) + "/docs/settings.md"), settings_markdown())
       << "run: spark config settings --markdown > docs/settings.md";

@@ -188,6 +188,11 @@ TEST(Series, NamesAndFingerprint) {
   source.applied_upstream_commits = {"abc"};
   const std::string material = std::string("abc") + '\0' + series + "0001-a.patch" + '\0' + "diff";
   EXPECT_EQ(inspect_series(repository, source).fingerprint, sha256_hex(material));
+
+  repository.overlay("patches/x/series", "0001-a.patch\n./0001-a.patch\n0001-a.patch\n");
+  const SeriesState twice = inspect_series(repository, source);
+  EXPECT_EQ(twice.repeated, std::vector<std::string>(2, "patches/x/0001-a.patch"));
+  EXPECT_EQ(twice.fingerprint, "");
 }
 
 TEST(TuningCatalogue, ReadsExactlyItsFields) {

@@ -214,5 +214,15 @@ TEST(WatchDetector, UndecidedWhileRequestsRunWithoutAToken) {
   EXPECT_FALSE(detector.undecided());
 }
 
+TEST(WatchLine, ANodesWordsAreShownNotObeyed) {
+  WatchChange change;
+  change.node = "node1";
+  change.check = "service.running";
+  change.text = "it says \x1b[2J\x1b]0;t\x07\r\nok node1 all: in order";
+  const std::string line = watch_line(change);
+  EXPECT_NE(line.find("it says  [2J ]0;t   ok node1"), std::string::npos) << line;
+  EXPECT_EQ(line.find_first_of("\x1b\x07\r\n"), std::string::npos) << line;
+}
+
 }  // namespace
 }  // namespace spark::ops

@@ -1,0 +1,24 @@
+#include "common/url_secrets.h"
+
+#include <gtest/gtest.h>
+
+namespace spark {
+namespace {
+
+TEST(UrlSecrets, UsersAndQueriesAreLeftOut) {
+  EXPECT_EQ(without_url_secrets("https://ghp_1@host/a.git"), "https://...@host/a.git");
+  EXPECT_EQ(without_url_secrets("https://name:word@host/a"), "https://...@host/a");
+  EXPECT_EQ(without_url_secrets("https://name:wo/rd@host/a"), "https://...@host/a");
+  EXPECT_EQ(without_url_secrets("http://host:80/v1?token=x&y=z"), "http://host:80/v1?...");
+  EXPECT_EQ(without_url_secrets("ssh://git:word@host/a"), "ssh://git:...@host/a");
+}
+
+TEST(UrlSecrets, OtherTextStays) {
+  for (const char* text : {"", "git@host:spark/a.git", "ssh://git@host/a", "https://host/a@b",
+                           "https://host:80/a@b", "host:80", "a?b", "https://host/?", "://"}) {
+    EXPECT_EQ(without_url_secrets(text), text);
+  }
+}
+
+}  // namespace
+}  // namespace spark
