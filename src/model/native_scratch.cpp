@@ -13,7 +13,7 @@ constexpr int64_t kPromptRows = 2048;  // of a launch
 constexpr int64_t kMixOutputs = 25, kMixColumns = 160;
 constexpr int64_t kArgmaxBytes = 64 * 8;
 constexpr int64_t kIndexBytes = int64_t{256} << 20;
-constexpr int64_t kBf16 = 2, kWord = 4;
+constexpr int64_t kBf16Bytes = 2, kWordBytes = 4;
 
 int64_t power_of_two(int64_t n) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(n, 1))));
@@ -28,15 +28,16 @@ int64_t routed_bytes(const ModelConfig& c, const RankSplit& split, int64_t top_k
   const int64_t stride = (split.expert_width + 127) / 128 * 128;
   const int64_t few = rows <= kFewRows / 3 * 2 ? grown(rows) : grown(kFewRows / 3 * 2) + kFewRows;
   const int64_t many = rows <= kFewRows ? 0 : grown(std::min(rows, kPromptRows)) - grown(kFewRows / 3 * 2);
-  const int64_t item = 16 + 4 * kWord + kBf16 * split.expert_width;  // work list, activations as words
-  return top_k * ((few + many) * (kBf16 * c.hidden_size + stride + stride / 32 + kWord) + few * item +
-                  many * 2 * kWord);
+  const int64_t item =
+      16 + 4 * kWordBytes + kBf16Bytes * split.expert_width;  // work list, activations as words
+  return top_k * ((few + many) * (kBf16Bytes * c.hidden_size + stride + stride / 32 + kWordBytes) +
+                  few * item + many * 2 * kWordBytes);
 }
 
 int64_t index_bytes(const ModelConfig& c, const NativeSteps& steps) {
   int64_t most_scores = 0, most_blocks = 0;
   const auto add = [&](int64_t scores, int64_t blocks) {
-    const int64_t fit = std::max<int64_t>(8, kIndexBytes / (kBf16 * (scores + blocks)));
+    const int64_t fit = std::max<int64_t>(8, kIndexBytes / (kBf16Bytes * (scores + blocks)));
     const int64_t rows = std::min(steps.rows, fit);
     most_scores = std::max(most_scores, rows * scores);
     most_blocks = std::max(most_blocks, rows * blocks);
@@ -53,7 +54,7 @@ int64_t index_bytes(const ModelConfig& c, const NativeSteps& steps) {
     if (role.uses_candidates) add(c.candidate_topk_blocks * c.candidate_block_size, 0);
   }
   if (most_scores == 0) return 0;
-  return kBf16 * (grown(most_scores) + (most_blocks == 0 ? 0 : grown(most_blocks)));
+  return kBf16Bytes * (grown(most_scores) + (most_blocks == 0 ? 0 : grown(most_blocks)));
 }
 
 }  // namespace
@@ -62,16 +63,17 @@ int64_t native_scratch_bytes(const ModelConfig& c, const RankSplit& split, const
   const bool has_drafter = c.num_nextn_predict_layers > 0;
   const int64_t drafts = has_drafter ? steps.sequences * c.dspark_block_size : 0;
   const int64_t all_rows = std::max(steps.rows, drafts);
-  const int64_t mix = kWord * kMixOutputs * ((c.stream_width() + kMixColumns - 1) / kMixColumns);
+  const int64_t mix = kWordBytes * kMixOutputs * ((c.stream_width() + kMixColumns - 1) / kMixColumns);
   const int64_t width = split.expert_width;
-  const int64_t shared = (2 * kBf16 + 1) * width + width / 32 + kBf16 * c.hidden_size;
+  const int64_t shared = (2 * kBf16Bytes + 1) * width + width / 32 + kBf16Bytes * c.hidden_size;
   int64_t bytes = grown(all_rows) * (mix + shared) + index_bytes(c, steps) +
                   routed_bytes(c, split, c.num_experts_per_tok, steps.rows);
   if (!has_drafter) return bytes;
   // Sizes that both have are allocated once.
   if (c.dspark_num_experts_per_tok != c.num_experts_per_tok)
     bytes += routed_bytes(c, split, c.dspark_num_experts_per_tok, drafts);
-  return bytes + grown(drafts) * (kBf16 * c.dspark_markov_rank + kWord * c.vocab_size + kArgmaxBytes);
+  return bytes +
+         grown(drafts) * (kBf16Bytes * c.dspark_markov_rank + kWordBytes * c.vocab_size + kArgmaxBytes);
 }
 
 }  // namespace spark::model
