@@ -1,6 +1,6 @@
 // What the native engine allocates beside its caches (model/cost.h has those): a rank's weights on a GPU,
-// Engram rows in host memory, the arrays of a step. `spark plan` counts with it; a test compares with the
-// engine's own plan.
+// Engram rows in host memory, the arrays of a step, the scratch memory of its operations. `spark plan` counts
+// with it; a test compares with the engine's own plan.
 //
 //   for (const ComponentWeight& part : native_gpu_weights(tensor_catalogue(config), split_for(config, 4)))
 //     total += part.bytes;
@@ -32,5 +32,14 @@ int64_t native_engram_cache_bytes(const ModelConfig& config, int64_t budget_byte
 
 // Arrays of a step of up to `rows` rows of `sequences` sequences, those of the drafter included.
 int64_t native_step_bytes(const ModelConfig& config, const RankSplit& split, int64_t rows, int64_t sequences);
+
+struct NativeSteps {
+  int64_t rows = 0;  // of a step
+  int64_t sequences = 0;
+  int64_t context = 0;
+};
+// What operations on a GPU leave for one another, after steps of all sizes: buffers grow in powers of two,
+// and the smaller ones stay. A GB10 has less: a prompt's experts leave nothing more than those of 96 rows.
+int64_t native_scratch_bytes(const ModelConfig& config, const RankSplit& split, const NativeSteps& steps);
 
 }  // namespace spark::model

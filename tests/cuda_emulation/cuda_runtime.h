@@ -13,6 +13,7 @@
 #include <tuple>
 #include <utility>
 
+#include "order.h"
 #include "recording.h"
 
 // Both sides of the language that the kernels use.
@@ -67,7 +68,7 @@ inline cudaError_t cudaGetLastError() {
 }
 
 using cudaStream_t = int*;
-using cudaEvent_t = int*;
+using cudaEvent_t = uint64_t*;  // what had been issued when it was recorded
 using cudaGraph_t = spark::emulation::Graph*;
 using cudaGraphExec_t = spark::emulation::Graph*;
 enum { cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2 };
@@ -83,17 +84,18 @@ inline cudaError_t cudaStreamDestroy(cudaStream_t) {
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
   return cudaSuccess;
 }
-inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
-  return cudaSuccess;
+inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t e, unsigned) {
+  return spark::emulation::order().waits_for(*e), cudaSuccess;
 }
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
-  return *e = nullptr, cudaSuccess;
+  return *e = new uint64_t{0}, cudaSuccess;
 }
-inline cudaError_t cudaEventDestroy(cudaEvent_t) {
+inline cudaError_t cudaEventDestroy(cudaEvent_t e) {
+  delete e;
   return cudaSuccess;
 }
-inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
-  return cudaSuccess;
+inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t) {
+  return *e = spark::emulation::order().issued, cudaSuccess;
 }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t) {
   return cudaSuccess;
@@ -155,6 +157,7 @@ inline cudaError_t cudaMemsetAsync(void* p, int v, size_t n, cudaStream_t) {
   return std::memset(p, v, n), cudaSuccess;
 }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind, cudaStream_t) {
+  ++spark::emulation::order().issued;
   return std::memcpy(to, from, n), cudaSuccess;
 }
 inline cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {

@@ -7,6 +7,8 @@
 #include "common/table.h"
 #include "common/units.h"
 #include "engine/forward/scratch.h"
+#include "engine/kernels/cuda/plan/scratch_plan.h"
+#include "model/layer_plan.h"
 #include "model/native_memory.h"
 #include "model/tensors.h"
 #ifdef SPARK_HAS_CUDA_BACKEND
@@ -134,6 +136,36 @@ uint64_t step_bytes(const model::ModelConfig& config, const model::RankSplit& sp
   });
 }
 
+// What the CUDA backend's operations leave allocated after steps of all sizes.
+uint64_t cuda_scratch_bytes(const model::ModelConfig& config, const model::RankSplit& split,
+                            const CacheLimits& limits) {
+  cuda::ScratchModel scratch = {
+      .rows = limits.max_step_rows,
+      .mix_columns = config.stream_width(),
+      .experts = {.top_k = config.num_experts_per_tok,
+                  .experts = config.n_routed_experts,
+                  .hidden = config.hidden_size,
+                  .width = split.expert_width,
+                  .shared_width = split.expert_width},
+      .drafts = {.rank = config.dspark_markov_rank, .vocab = config.vocab_size},
+  };
+  for (const model::LayerRole& role : model::make_layer_plan(config).layers) {
+    if (!role.runs_indexer()) continue;
+    scratch.index_entries = std::max(scratch.index_entries, limits.max_context / role.compress_ratio);
+    if (role.is_candidate_source) scratch.candidate_block = config.candidate_block_size;
+    if (role.uses_candidates) {
+      scratch.restricted_entries = config.candidate_topk_blocks * config.candidate_block_size;
+    }
+  }
+  if (config.num_nextn_predict_layers > 0) {
+    scratch.drafts.rows = limits.max_sequences * config.dspark_block_size;
+    scratch.draft_experts = scratch.experts;
+    scratch.draft_experts.top_k = config.dspark_num_experts_per_tok;
+    scratch.draft_experts.experts = config.dspark_n_routed_experts;
+  }
+  return static_cast<uint64_t>(cuda::most_scratch_bytes(scratch));
+}
+
 }  // namespace
 
 uint64_t MemoryPlan::total() const {
@@ -179,6 +211,9 @@ MemoryPlan plan_memory(const model::ModelConfig& config, const LoadOptions& opti
   plan.items.push_back(
       {"arrays of a step", step_bytes(config, split, options.limits,
                                       resolved_collective_dtype(options.collective_dtype, options.backend))});
+  if (options.backend == "cuda") {
+    plan.items.push_back({"scratch of operations", cuda_scratch_bytes(config, split, options.limits)});
+  }
   if (!config.engram_layer_ids.empty()) {
     uint64_t table = 0;
     for (const int64_t rows : config.engram_num_embeddings) {

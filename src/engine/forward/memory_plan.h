@@ -5,9 +5,10 @@
 //   plan.check(memory_available_to("cuda"));     // throws Error when it does not fit
 //
 // Weights are summed over the tensors (model/split.h), caches and the arrays of a step are those that the
-// model itself would allocate, counted by a backend without memory. Not counted: code, stacks, the CUDA
-// backend's scratch (mostly what the experts of a step leave: 61 KB a row of the real model, of at most
-// 2048), the allocator's own.
+// model itself would allocate, counted by a backend without memory. The CUDA backend allocates its scratch
+// memory when operations first need it; it is counted by the function that it allocates with, as if steps
+// came in the worst order (kernels/cuda/plan/scratch_plan.h). Not counted: code, stacks, the allocator's own
+// (of the CUDA backend at most 64 MiB, and 16 MiB for transfers).
 #pragma once
 
 #include <cstdint>

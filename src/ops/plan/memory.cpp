@@ -112,6 +112,12 @@ class MemoryPlanner {
     add("activation workspace", workspace, false);
     mapped_ += graphs + workspace;
     if (is_native(request_)) {
+      const double scratch = as_real(model::native_scratch_bytes(request_.model, split_,
+                                                                 {.rows = request_.max_num_batched_tokens,
+                                                                  .sequences = request_.max_num_seqs,
+                                                                  .context = request_.max_model_len}));
+      add("scratch of operations", scratch, false);
+      mapped_ += scratch;
       add("system, driver, CUDA context", c.native_system_bytes.value, false);
       return;
     }

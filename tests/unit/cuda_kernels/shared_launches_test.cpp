@@ -5,74 +5,16 @@
 #include <tuple>
 #include <utility>
 
-#include "cuda_emulation/launch_count.h"
 #include "cuda_emulation/recording.h"
-#include "engine/kernels/cuda/cuda_backend.h"
 #include "engine/kernels/cuda/plan/linear_plan.h"
 #include "kernel_cases/cache_layout.h"
 #include "kernel_cases/random.h"
+#include "unit/cuda_kernels/emulated_backend.h"
 
 namespace spark::engine {
 namespace {
 
-using cases::HostWeight;
-using cases::Random;
-
-class SharedLaunches : public testing::Test {
- protected:
-  template <class T>
-  T* make(const std::vector<T>& values) {
-    auto* memory = static_cast<T*>(cuda_->allocate(values.size() * sizeof(T), "test"));
-    cuda_->upload(memory, values.data(), values.size() * sizeof(T));
-    return memory;
-  }
-  template <class T>
-  T* room(size_t count) {
-    return static_cast<T*>(cuda_->allocate(count * sizeof(T), "test"));
-  }
-  template <class T>
-  std::vector<T> read(const T* from, size_t count) {
-    std::vector<T> values(count);
-    cuda_->download(values.data(), from, count * sizeof(T));
-    return values;
-  }
-  uint16_t* rows(int32_t count, int32_t cols) {
-    return make(cases::bf16_values(random_, static_cast<size_t>(count * cols)));
-  }
-  // Kernels that `work` launches, with whatever waits at its end.
-  uint64_t launches(const std::function<void()>& work) {
-    cuda_->synchronise();
-    const uint64_t before = emulation::kernels_run();
-    work();
-    cuda_->synchronise();
-    return emulation::kernels_run() - before;
-  }
-  Weight place(const HostWeight& host) {
-    kept_.push_back(std::make_unique<HostWeight>(host));
-    return cuda_->place(kept_.back()->view());
-  }
-  StepRows steps(int32_t count, int32_t step = 1) {
-    std::vector<int32_t> sequence, position, first;
-    for (int32_t t = 0; t < count; ++t) {
-      sequence.push_back(t);
-      position.push_back(step * t);
-      first.push_back(t);
-    }
-    const auto zeros = std::vector<int32_t>(static_cast<size_t>(count), 0);
-    return {.rows = count,
-            .token = make(zeros),
-            .position = make(position),
-            .sequence = make(sequence),
-            .first_row = make(first),
-            .last_row = make(first),
-            .window_start = make(zeros),
-            .is_image = make(std::vector<uint8_t>(static_cast<size_t>(count), 0))};
-  }
-
-  std::unique_ptr<CudaBackend> cuda_ = make_cuda_backend({});
-  Random random_{77};
-  std::vector<std::unique_ptr<HostWeight>> kept_;
-};
+class SharedLaunches : public EmulatedBackend {};
 
 // A step that is run a second time is recorded, and from then on replayed: with the arguments of the
 // recording, on what its memory holds then.
@@ -445,73 +387,6 @@ TEST_F(SharedLaunches, AForkOfFewRowsHasOnePredecessor) {
   EXPECT_EQ(dropped([&] { mix(4), mix(4); }), 1U) << "nobody has waited for the first";
   EXPECT_EQ(dropped([&] { mix(kMost), collapse(), mix(kMost); }), 0U) << "many rows";
 }
-
-// Where the streaming kernel has no place (64 channels), the router runs with the work list; that kernel
-// (128) makes the list of few rows itself, and the shared expert's last product adds up those of at most
-// eight.
-class ExpertLaunches : public SharedLaunches, public testing::WithParamInterface<int32_t> {};
-
-TEST_P(ExpertLaunches, AreAsFewAsTheRowsAllow) {
-  const int32_t kHidden = GetParam();
-  constexpr int32_t kWidth = 64, kExperts = 4, kTopK = 2;
-  std::vector<HostWeight> host;
-  for (int32_t i = 0; i < 3 * (kExperts + 1); ++i) {
-    const WeightFormat format = i < 3 * kExperts ? WeightFormat::kFp4 : WeightFormat::kFp8;
-    host.push_back(i % 3 == 2 ? cases::random_weight(random_, format, kHidden, kWidth)
-                              : cases::random_weight(random_, format, kWidth, kHidden));
-  }
-  std::vector<ExpertWeights> experts;
-  for (size_t e = 0; e < kExperts; ++e)
-    experts.push_back({host[3 * e].view(), host[3 * e + 1].view(), host[3 * e + 2].view()});
-  const ExpertBank bank = cuda_->place_experts(experts);
-  const ExpertWeights shared = {place(host[3 * kExperts]), place(host[3 * kExperts + 1]),
-                                place(host[3 * kExperts + 2])};
-  for (const int32_t count : {1, 9, 16, 17}) {
-    const auto n = static_cast<size_t>(count);
-    const StepRows step = steps(count);
-    const auto values = n * static_cast<size_t>(kHidden);
-    const cases::QuantisedHost q = cases::quantised(cases::bf16_values(random_, values));
-    float* logits = make(cases::f32_values(random_, n * kExperts));
-    float* bias = make(cases::f32_values(random_, kExperts));
-    int32_t* ids = room<int32_t>(n * kTopK);
-    float* weights = room<float>(n * kTopK);
-    uint16_t* y = room<uint16_t>(values);
-    const QuantisedRows x = {make(q.codes), make(q.scales)};
-    const auto route = [&] {
-      cuda_->route({.step = step,
-                    .experts = kExperts,
-                    .top_k = kTopK,
-                    .logits = logits,
-                    .bias = bias,
-                    .ids = ids,
-                    .weights = weights});
-    };
-    const auto run = [&] {
-      cuda_->experts({.step = step,
-                      .hidden = kHidden,
-                      .width = kWidth,
-                      .top_k = kTopK,
-                      .x_q = x,
-                      .ids = ids,
-                      .weights = weights,
-                      .bank = &bank,
-                      .shared = &shared,
-                      .y = y});
-    };
-    EXPECT_EQ(launches(route), 1U);
-    const uint64_t alone = launches(run);
-    const std::vector<uint16_t> apart = read(y, values);
-    const bool together = kHidden == 64 && count <= 16;
-    EXPECT_EQ(launches([&] { route(), run(); }), together ? alone : alone + 1);
-    EXPECT_EQ(read(y, values), apart);
-    // Beside the shared expert's three (or two and one that settles): the experts, and what adds them up.
-    if (kHidden == 128) {
-      EXPECT_EQ(alone, count <= 16 ? 5U : 6U) << count;
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Forms, ExpertLaunches, testing::Values(64, 128));
 
 }  // namespace
 }  // namespace spark::engine

@@ -47,18 +47,22 @@ TEST(NativeMemory, IsCountedAsTheEngineCountsIt) {
       std::map<std::string, double> planned;
       for (const MemoryPart& part : node_memory(request).parts) planned[part.name] = part.worker;
       const engine::MemoryPlan own = engine::plan_memory(request.model, options_of(request), request.ranks);
-      double arrays = 0;
+      std::map<std::string, double> near;
       for (const engine::MemoryPlan::Item& item : own.items) {
         const auto bytes = static_cast<double>(item.bytes);
-        if (item.name == "arrays of a step") {
-          arrays = bytes;
+        if (item.name == "arrays of a step" || item.name == "scratch of operations") {
+          near[item.name] = bytes;
         } else {
           EXPECT_EQ(planned.at(item.name == "caches of sequences" ? "KV caches (exact)" : item.name), bytes)
               << item.name;
         }
       }
+      const double arrays = near.at("arrays of a step");
       EXPECT_NEAR(planned.at("activation workspace"), arrays, 0.01 * arrays)
           << "see model/native_memory.cpp and engine/forward/scratch.cpp";
+      const double scratch = near.at("scratch of operations");
+      EXPECT_NEAR(planned.at("scratch of operations"), scratch, 0.01 * scratch)
+          << "see model/native_scratch.cpp and engine/kernels/cuda/plan/scratch_plan.cpp";
     }
   }
 }

@@ -6,7 +6,7 @@ namespace spark::engine::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kPieces = 64;
+constexpr int kPieces = kArgmaxPieces;
 
 // Orders by value, then by lower index, as one unsigned number; a NaN comes before everything.
 __device__ __forceinline__ uint64_t rank_of(float v, uint32_t index) {

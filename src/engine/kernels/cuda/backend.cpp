@@ -269,8 +269,7 @@ void Backend::launch_product(const Waiting& waiting, const WindowWriteArgs* wind
 
 void Backend::launch_mix(const MhcMixArgs& args, bool settle) {
   const int64_t columns = int64_t{args.streams} * args.hidden;
-  float* partials =
-      scratch<float>(Scratch::kMhcPartials, int64_t{args.rows} * kMixOutputs * mhc_mix_chunks(columns));
+  float* partials = scratch<float>(Scratch::kMhcPartials, mix_scratch(args.rows, columns));
   const auto* fn = reinterpret_cast<const float*>(WeightStore::prepared(*args.fn).tiles);
   // Whether the first launch need not wait: the streams are there, and whoever reads the partial sums and
   // the coefficients that it and the second one overwrite is done.

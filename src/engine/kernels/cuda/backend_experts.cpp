@@ -1,48 +1,48 @@
 #include <algorithm>
-#include <bit>
 
 #include "engine/kernels/cuda/backend_impl.h"
 #include "engine/kernels/cuda/sm121/launch.h"
 
 namespace spark::engine::cuda {
 
-ExpertWorkspace Backend::expert_workspace(const ExpertsArgs& args, const PreparedExperts& bank, bool stream) {
-  const int64_t most = int64_t{std::min(args.step.rows, kMaxLinearRows)} * args.top_k;
-  const int64_t stride = expert_codes_stride(bank.width);
-  ExpertWorkspace work;
-  work.item_count = scratch<int32_t>(Scratch::kExpertCount, 1);
-  work.items = scratch<ExpertItem>(Scratch::kExpertItems, most);
-  work.item_row = scratch<int32_t>(Scratch::kExpertRow, most * kExpertRows);
-  work.item_weight = scratch<float>(Scratch::kExpertWeight, most * kExpertRows);
-  work.destination = scratch<int32_t>(Scratch::kExpertDestination, most);
-  if (stream) {
-    work.words = scratch<uint64_t>(Scratch::kExpertWords, most * bank.width / 4);
-  } else {
-    work.codes = scratch<uint8_t>(Scratch::kExpertCodes, most * stride);
-    work.scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 32);
-    work.x_scales =
-        scratch<uint32_t>(Scratch::kExpertXScales, most / args.top_k * ceil_div(bank.hidden, 128));
-  }
-  work.outputs = scratch<uint16_t>(Scratch::kExpertOutputs, most * bank.hidden);
-  work.arrivals = scratch<uint32_t>(Scratch::kExpertArrivals, ceil_div(bank.hidden, kDownChannels));
-  return work;
+namespace {
+
+ScratchSizes sizes_of(ExpertForm form, const ExpertsArgs& args, const PreparedExperts& bank) {
+  return expert_scratch(form, {.rows = args.step.rows,
+                               .top_k = args.top_k,
+                               .experts = bank.experts,
+                               .hidden = bank.hidden,
+                               .width = bank.width,
+                               .shared_width = args.width});
+}
+
+}  // namespace
+
+ExpertWorkspace Backend::expert_workspace(const ScratchSizes& sizes) {
+  return {.item_count = scratch<int32_t>(Scratch::kExpertCount, sizes),
+          .items = scratch<ExpertItem>(Scratch::kExpertItems, sizes),
+          .item_row = scratch<int32_t>(Scratch::kExpertRow, sizes),
+          .item_weight = scratch<float>(Scratch::kExpertWeight, sizes),
+          .destination = scratch<int32_t>(Scratch::kExpertDestination, sizes),
+          .x_scales = scratch<uint32_t>(Scratch::kExpertXScales, sizes),
+          .codes = scratch<uint8_t>(Scratch::kExpertCodes, sizes),
+          .scales = scratch<uint8_t>(Scratch::kExpertScales, sizes),
+          .words = scratch<uint64_t>(Scratch::kExpertWords, sizes),
+          .outputs = scratch<uint16_t>(Scratch::kExpertOutputs, sizes),
+          .arrivals = scratch<uint32_t>(Scratch::kExpertArrivals, sizes)};
 }
 
 // A prompt's rows.
 void Backend::prefill_experts(const ExpertsArgs& args, const PreparedExperts& bank, const uint16_t* shared) {
-  // In powers of two: what a smaller step had stays allocated, as recorded graphs may use it.
-  const auto rows = static_cast<uint32_t>(std::min(args.step.rows, kMaxPrefillRows));
-  const int64_t most = int64_t{std::bit_ceil(rows)} * args.top_k;
-  const int64_t stride = expert_codes_stride(bank.width);
-  const PrefillExperts work = {
-      .item_count = scratch<int32_t>(Scratch::kExpertCount, 1),
-      .items = scratch<ExpertItem>(Scratch::kExpertItems, bank.experts + most / kPrefillItemRows),
-      .row = scratch<int32_t>(Scratch::kExpertRow, most),
-      .weight = scratch<float>(Scratch::kExpertWeight, most),
-      .destination = scratch<int32_t>(Scratch::kExpertDestination, most),
-      .codes = scratch<uint8_t>(Scratch::kExpertCodes, most * stride),
-      .scales = scratch<uint8_t>(Scratch::kExpertScales, most * stride / 32),
-      .outputs = scratch<uint16_t>(Scratch::kExpertOutputs, most * bank.hidden)};
+  const ScratchSizes sizes = sizes_of(ExpertForm::kPrompt, args, bank);
+  const PrefillExperts work = {.item_count = scratch<int32_t>(Scratch::kExpertCount, sizes),
+                               .items = scratch<ExpertItem>(Scratch::kExpertItems, sizes),
+                               .row = scratch<int32_t>(Scratch::kExpertRow, sizes),
+                               .weight = scratch<float>(Scratch::kExpertWeight, sizes),
+                               .destination = scratch<int32_t>(Scratch::kExpertDestination, sizes),
+                               .codes = scratch<uint8_t>(Scratch::kExpertCodes, sizes),
+                               .scales = scratch<uint8_t>(Scratch::kExpertScales, sizes),
+                               .outputs = scratch<uint16_t>(Scratch::kExpertOutputs, sizes)};
   const auto gate_up = limits_.block_scaled_mma ? sm121::launch_prefill_gate_up : launch_prefill_gate_up;
   const auto down = limits_.block_scaled_mma ? sm121::launch_prefill_down : launch_prefill_down;
   for (int first = 0; first < args.step.rows; first += kMaxPrefillRows) {
@@ -60,14 +60,14 @@ void Backend::prefill_experts(const ExpertsArgs& args, const PreparedExperts& ba
 void Backend::experts(const ExpertsArgs& args) {
   launch_late_mix();
   const PreparedExperts& bank = WeightStore::prepared(*args.bank);
-  const int64_t rows = args.step.rows;
-  uint16_t* gate = scratch<uint16_t>(Scratch::kSharedGate, rows * args.width);
-  uint16_t* up = scratch<uint16_t>(Scratch::kSharedUp, rows * args.width);
-  uint16_t* shared = scratch<uint16_t>(Scratch::kSharedOut, rows * args.hidden);
-  const QuantisedRows t = {.codes = scratch<uint8_t>(Scratch::kSharedCodes, rows * args.width),
-                           .scales = scratch<uint8_t>(Scratch::kSharedScales, rows * args.width / 32)};
   const bool stream = expert_stream_fits(limits_, args, bank);
-  const ExpertWorkspace work = expert_workspace(args, bank, stream);
+  const ScratchSizes sizes = sizes_of(stream ? ExpertForm::kStream : ExpertForm::kItems, args, bank);
+  uint16_t* gate = scratch<uint16_t>(Scratch::kSharedGate, sizes);
+  uint16_t* up = scratch<uint16_t>(Scratch::kSharedUp, sizes);
+  uint16_t* shared = scratch<uint16_t>(Scratch::kSharedOut, sizes);
+  const QuantisedRows t = {.codes = scratch<uint8_t>(Scratch::kSharedCodes, sizes),
+                           .scales = scratch<uint8_t>(Scratch::kSharedScales, sizes)};
+  const ExpertWorkspace work = expert_workspace(sizes);
 
   // The router may run in the launch that makes the work list.
   std::optional<RouteArgs> route;

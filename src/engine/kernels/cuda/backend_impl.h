@@ -30,6 +30,7 @@ class Backend final : public CudaBackend {
   std::string name() const override { return "cuda"; }
   const CudaDeviceInfo& device() const override { return info_; }
   int64_t allocated_bytes() const override { return arena_->reserved_bytes(); }
+  int64_t scratch_bytes() const override { return scratch_->allocated_bytes(); }
 
   // ---- memory ----
 
@@ -105,13 +106,13 @@ class Backend final : public CudaBackend {
   void verify_drafts(const VerifyArgs& args) override;
 
  private:
-  // `stream`: for the streaming kernel, which needs no scales of its own.
-  ExpertWorkspace expert_workspace(const ExpertsArgs& args, const PreparedExperts& bank, bool stream);
+  ExpertWorkspace expert_workspace(const ScratchSizes& sizes);
   void prefill_experts(const ExpertsArgs& args, const PreparedExperts& bank, const uint16_t* shared);
   SelectWorkspace select_workspace(int64_t rows, int64_t vocab) {
-    return {.best = scratch<uint64_t>(Scratch::kSelectBest, rows * kSelectPieces),
-            .masses = scratch<uint64_t>(Scratch::kSelectMasses, rows * vocab),
-            .totals = scratch<uint64_t>(Scratch::kSelectTotals, rows)};
+    const ScratchSizes sizes = select_scratch(rows, vocab);
+    return {.best = scratch<uint64_t>(Scratch::kSelectBest, sizes),
+            .masses = scratch<uint64_t>(Scratch::kSelectMasses, sizes),
+            .totals = scratch<uint64_t>(Scratch::kSelectTotals, sizes)};
   }
   static void require_vocabulary(int64_t vocab) {
     if (vocab >= 1 && vocab <= kMaxMassVocabulary) return;
@@ -215,8 +216,8 @@ class Backend final : public CudaBackend {
   cudaGraph_t capture(const std::function<void()>& body);
 
   template <class T>
-  T* scratch(Scratch use, int64_t count) {
-    return scratch_->get<T>(use, count);
+  T* scratch(Scratch use, const ScratchSizes& sizes) {
+    return scratch_->get<T>(use, sizes);
   }
 
   CudaOptions options_;

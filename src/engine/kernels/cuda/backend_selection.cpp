@@ -5,12 +5,6 @@
 
 namespace spark::engine::cuda {
 
-namespace {
-
-constexpr int64_t kIndexWorkspaceBytes = int64_t{256} << 20;
-
-}  // namespace
-
 void Backend::index_select(const IndexSelectArgs& args) {
   if (index_cluster_fits(limits_, args)) {
     const Launch on = main();
@@ -30,10 +24,12 @@ void Backend::index_select(const IndexSelectArgs& args) {
   work.stride =
       std::max<int64_t>(1, restricted ? int64_t{args.max_blocks} * args.block_size : args.max_entries);
   work.block_stride = produce ? ceil_div(std::max(args.max_entries, 1), args.block_size) : 0;
-  const int64_t fit = std::max<int64_t>(8, kIndexWorkspaceBytes / (2 * (work.stride + work.block_stride)));
-  const int piece = static_cast<int>(std::min<int64_t>(fit, args.step.rows));
-  work.scores = scratch<uint16_t>(Scratch::kIndexScores, piece * work.stride);
-  work.block_best = scratch<uint16_t>(Scratch::kIndexBlocks, piece * work.block_stride);
+  const IndexWork shape = {
+      .rows = args.step.rows, .row_scores = work.stride, .row_blocks = work.block_stride};
+  const ScratchSizes sizes = index_scratch(shape);
+  const int piece = static_cast<int>(index_rows_at_once(shape));
+  work.scores = scratch<uint16_t>(Scratch::kIndexScores, sizes);
+  work.block_best = scratch<uint16_t>(Scratch::kIndexBlocks, sizes);
   for (int first = 0; first < args.step.rows; first += piece) {
     work.row_begin = first;
     work.row_end = std::min(first + piece, args.step.rows);
@@ -46,14 +42,15 @@ void Backend::index_select(const IndexSelectArgs& args) {
 
 void Backend::argmax(const float* logits, int32_t rows, int64_t columns, int32_t* index) {
   launch_argmax(main(), logits, rows, columns, columns, index,
-                scratch<uint64_t>(Scratch::kArgmax, rows * 64));
+                scratch<uint64_t>(Scratch::kArgmax, argmax_scratch(rows)));
 }
 
 void Backend::draft(const DraftArgs& args) {
   const int rows = args.step.rows;
-  uint16_t* m = scratch<uint16_t>(Scratch::kDraftRows, int64_t{rows} * args.rank);
-  float* product = scratch<float>(Scratch::kDraftProduct, int64_t{rows} * args.vocab);
-  uint64_t* best = scratch<uint64_t>(Scratch::kArgmax, int64_t{rows} * 64);
+  const ScratchSizes sizes = draft_scratch({.rows = rows, .rank = args.rank, .vocab = args.vocab});
+  uint16_t* m = scratch<uint16_t>(Scratch::kDraftRows, sizes);
+  float* product = scratch<float>(Scratch::kDraftProduct, sizes);
+  uint64_t* best = scratch<uint64_t>(Scratch::kArgmax, sizes);
   const int places = args.block_rows > 0 ? std::min(args.block_rows, rows) : rows;
   const int first = std::max(args.place, 0);
   for (int place = first; place < (args.place < 0 ? places : first + 1); ++place) {

@@ -47,6 +47,8 @@ class CudaBackend : public Backend {
   // Waits for everything and throws the first error of the device.
   virtual void synchronise() = 0;
   virtual int64_t allocated_bytes() const = 0;
+  // Of that, what operations needed to run: see plan/scratch_plan.h.
+  virtual int64_t scratch_bytes() const = 0;
 
   // Weights of pseudo-random contents in the kernels' layouts, for measurements at full size. FP8 and FP4
   // scales lie around 2^-8, BF16 values around 2^-6.

@@ -394,10 +394,6 @@ __global__ void __launch_bounds__(kThreads, 3) down_kernel(const __grid_constant
 
 }  // namespace
 
-int64_t expert_codes_stride(int64_t width) {
-  return round_up(width, 128);
-}
-
 void launch_expert_gate_up(const Launch& on, const ExpertsArgs& args, int first_row, int rows,
                            const PreparedExperts& bank, const ExpertWorkspace& work) {
   GateUpParams p = {};

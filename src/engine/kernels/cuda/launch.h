@@ -11,6 +11,7 @@
 #include "engine/kernels/backend.h"
 #include "engine/kernels/cuda/plan/linear_plan.h"
 #include "engine/kernels/cuda/plan/tiles.h"
+#include "engine/kernels/cuda/plan/work_shapes.h"
 
 namespace spark::engine::cuda {
 
@@ -306,15 +307,6 @@ struct PreparedExperts {
   const uint8_t* down = nullptr;     // stages of w2
 };
 
-constexpr int kExpertRows = 2;  // rows of a work item
-
-struct alignas(16) ExpertItem {
-  int32_t expert = 0;
-  int32_t first = 0;  // in the sorted assignments
-  int32_t count = 0;
-  int32_t unused = 0;
-};
-
 // Workspace of one launch of at most kMaxLinearRows rows; assignments are (row, slot), sorted by expert.
 struct ExpertWorkspace {
   int32_t* item_count = nullptr;
@@ -334,9 +326,6 @@ struct ExpertWorkspace {
   uint32_t* arrivals = nullptr;  // [hidden / kDownChannels]: zero between launches
 };
 
-constexpr int kDownChannels = 32;  // output channels of a unit of work of the down projection
-
-int64_t expert_codes_stride(int64_t width);
 // With `route` the router runs first, in the same launch: at most kRoutedPlanRows rows.
 constexpr int kRoutedPlanRows = 16;
 void launch_expert_plan(const Launch& on, const ExpertsArgs& args, int first_row, int rows, int experts,
@@ -360,8 +349,6 @@ void launch_expert_combine(const Launch& on, const ExpertsArgs& args, int first_
                            const ExpertWorkspace& work, const uint16_t* shared);
 // More rows than kMaxLinearRows, of a prompt: three launches and the combine, with the streaming kernel's
 // bits. `fits`: the device has the shared memory, and fewer rows take the streaming kernel.
-constexpr int kPrefillItemRows = 32;   // rows of an item
-constexpr int kMaxPrefillRows = 2048;  // of a launch
 struct PrefillExperts {
   int32_t* item_count = nullptr;
   ExpertItem* items =
@@ -401,9 +388,8 @@ void launch_rms_norm(const Launch& on, const RmsNormArgs& args);
 void launch_rms_norms(const Launch& on, const RmsNormArgs& first, const RmsNormArgs& second);
 void launch_embed(const Launch& on, const EmbedArgs& args, const PreparedWeight& table);
 void launch_gather_rows(const Launch& on, const GatherRowsArgs& args);
-constexpr int kMixOutputs = 25;  // 24 dot products and the sum of squares
-int mhc_mix_chunks(int64_t columns);
-// workspace: [rows][kMixOutputs][chunks]. `early`: the streams are complete when the first launch starts.
+// workspace: [rows][kMixOutputs][mhc_mix_chunks]. `early`: the streams are complete when the first launch
+// starts.
 void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixArgs& args, const float* fn,
                     float* workspace, bool early);
 void launch_mhc_collapse(const Launch& on, const MhcCollapseArgs& args);
@@ -462,7 +448,8 @@ void launch_index_select(const Launch& on, const IndexSelectArgs& args, const In
 // ------------------------------------------------------------------------------------------------------
 
 // One place of the draft blocks: m = Markov rows of the previous tokens, BF16 [rows][rank]; then, given the
-// product of m and the Markov head (FP32 [rows][vocab]), the drafts and confidences. best: [rows][64].
+// product of m and the Markov head (FP32 [rows][vocab]), the drafts and confidences. best:
+// [rows][kArgmaxPieces].
 void launch_draft_gather(const Launch& on, const DraftArgs& args, int place, const PreparedWeight& embed,
                          uint16_t* m);
 void launch_draft_pick(const Launch& pieces, const Launch& finish, const DraftArgs& args, int place,
@@ -470,7 +457,6 @@ void launch_draft_pick(const Launch& pieces, const Launch& finish, const DraftAr
                        uint64_t* best);
 
 // Memory of a selection of so many rows: see launch_select and launch_verify.
-constexpr int kSelectPieces = 64;
 struct SelectWorkspace {
   uint64_t* best = nullptr;    // [rows][kSelectPieces]
   uint64_t* masses = nullptr;  // [rows][vocab]
@@ -482,7 +468,7 @@ void launch_select(const Launch& on, const SelectArgs& args, const SelectWorkspa
 void launch_verify(const Launch& on, const VerifyArgs& args, const SelectWorkspace& work);
 
 // best[m] = index of the largest logit of a row, the lowest on ties; a NaN never wins. workspace:
-// [rows][64].
+// [rows][kArgmaxPieces].
 void launch_argmax(const Launch& on, const float* logits, int rows, int64_t vocabulary, int64_t stride,
                    int32_t* best, uint64_t* workspace);
 

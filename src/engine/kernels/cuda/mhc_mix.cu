@@ -8,7 +8,7 @@
 namespace spark::engine::cuda {
 namespace {
 
-constexpr int kColumns = 160;
+constexpr int kColumns = kMixColumns;
 constexpr int kPerLane = kColumns / 32;
 constexpr int kBlockRows = 16;
 constexpr int kWarps = 8;
@@ -190,10 +190,6 @@ __global__ void __launch_bounds__(kFinishWarps * 32)
 }
 
 }  // namespace
-
-int mhc_mix_chunks(int64_t columns) {
-  return static_cast<int>(ceil_div(columns, kColumns));
-}
 
 void launch_mhc_mix(const Launch& partials, const Launch& finish, const MhcMixArgs& args, const float* fn,
                     float* workspace, bool early) {

@@ -2,14 +2,15 @@
 //
 // An item is up to kPrefillItemRows rows of one expert. A word of the weights is decoded once an item and
 // multiplied with all of its rows, eight at a time, so weights are read once for them all and not once for
-// every two. The
-// sums are the streaming kernel's (experts_stream.cu), bit for bit: in its lanes a row's blocks 0 and 1 of
-// every 128 columns are one sum and blocks 2 and 3 another, which here are two sets of sums.
+// every two. The sums are the streaming kernel's (experts_stream.cu), bit for bit: in its lanes a row's
+// blocks 0 and 1 of every 128 columns are one sum and blocks 2 and 3 another, which here are two sets of
+// sums.
 #pragma once
 
 #include "engine/kernels/cuda/experts_parts.cuh"
 #include "engine/kernels/cuda/fp4_step.cuh"
 #include "engine/kernels/cuda/launch.h"
+#include "engine/kernels/cuda/sm90/store_codes.cuh"
 
 namespace spark::engine::cuda {
 
@@ -27,13 +28,6 @@ __host__ __device__ constexpr int item_row_bytes(int blocks) {
   return static_cast<int>(round_up(blocks * 64, 128)) + 64;
 }
 
-// Sixteen codes as FP16 to where two lanes read them.
-__device__ __forceinline__ void store_sixteen(uint8_t* to, const uint4& codes) {
-  reinterpret_cast<uint4*>(to)[0] = make_uint4(e4m3x2_to_half2(codes.x), e4m3x2_to_half2(codes.x >> 16),
-                                               e4m3x2_to_half2(codes.y), e4m3x2_to_half2(codes.y >> 16));
-  reinterpret_cast<uint4*>(to)[1] = make_uint4(e4m3x2_to_half2(codes.z), e4m3x2_to_half2(codes.z >> 16),
-                                               e4m3x2_to_half2(codes.w), e4m3x2_to_half2(codes.w >> 16));
-}
 // As row_scales (fp4_step.cuh) has them: 0 counts as 0.
 __device__ __forceinline__ float item_scale(uint32_t byte) {
   return __uint_as_float(byte << 23);

@@ -6,6 +6,7 @@
 // ascending in a shard, shard after shard. Bound: the matrix unit.
 #pragma once
 
+#include "engine/kernels/cuda/sm90/store_codes.cuh"
 #include "engine/kernels/cuda/stream_gemm.cuh"
 
 namespace spark::engine::cuda {
@@ -135,12 +136,9 @@ __device__ __forceinline__ void convert_prefill_rows(uint8_t* shared, int stage,
   for (int i = 0; i < kPrefillStepRows * kPiecesOfRow / kPrefillThreads; ++i) {
     const int piece = thread + i * kPrefillThreads;
     const int row = piece / kPiecesOfRow, column = piece % kPiecesOfRow;
+    // Read at once: the compiler does not know that it is not what is written.
     const uint4 v = *reinterpret_cast<const uint4*>(codes + row * Shape::kCodesStride + column * 16);
-    uint4* const to = reinterpret_cast<uint4*>(rows + row * Shape::kRowBytes + column * 32);
-    to[0] = make_uint4(e4m3x2_to_half2(v.x), e4m3x2_to_half2(v.x >> 16), e4m3x2_to_half2(v.y),
-                       e4m3x2_to_half2(v.y >> 16));
-    to[1] = make_uint4(e4m3x2_to_half2(v.z), e4m3x2_to_half2(v.z >> 16), e4m3x2_to_half2(v.w),
-                       e4m3x2_to_half2(v.w >> 16));
+    store_sixteen(rows + row * Shape::kRowBytes + column * 32, v);
   }
   if (thread >= kPrefillStepRows) return;
   float* const to =
