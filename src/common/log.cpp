@@ -40,7 +40,7 @@ std::string text_of(const LogField& field) {
   const bool is_word =
       text != nullptr && !text->empty() && text->find_first_of(" \t\r\n\"=\\") == std::string::npos;
   if (is_word) return one_line(*text);
-  return json_of(field).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return one_line(json_of(field).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
 }  // namespace

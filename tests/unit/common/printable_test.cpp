@@ -49,8 +49,8 @@ TEST(Printable, ErrorsTablesAndLogsShowWhatTheyQuote) {
   expect_shown(Error("w", kHostile).describe(), "where");
   expect_shown(Error("w", "x", kHostile).describe(), "hint");
   EXPECT_EQ(Error("a\n  b", "x", "c").describe(), "x: a\n  b\n  to fix: c");
-  Table table({{"name"}});
-  table.add({kHostile});
+  Table table({{"name", Align::kLeft}, {"size", Align::kRight}});
+  table.add({kHostile, "1"});
   expect_shown(table.text(), "table");
   expect_shown(log_line(LogFormat::kText, LogLevel::kError, "T", kHostile, {{"f", kHostile}}), "log");
   expect_shown(log_line(LogFormat::kText, LogLevel::kError, "T", "FAIL f", {{"f", "\x1b[1m\x07"}}),

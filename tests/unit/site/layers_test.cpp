@@ -168,11 +168,12 @@ TEST(Inspect, EveryValueOfAPromotedProfileHasAMeaningAndAnOrigin) {
 
 TEST(Inspect, TokensInAddressesAreNotShown) {
   Repository repository = tree();
-  repository.overlay("secret.json", R"({"extends": "config/cluster-tp4.json",
-    "deployment": {"repository": "https://SESAME@git.example.org/a.git?token=SESAME"}})");
-  const Site site = load_site(repository, {.profile = "secret.json",
+  repository.overlay(
+      "site.json",
+      R"({"schema_version": 1, "description": "What belongs to this site only: cp config/site.example.json config/site.json and edit", "host": {"home": "/home/spark"}, "deployment": {"repository": "https://SESAME@git.example.org/a.git?token=SESAME"}})");
+  const Site site = load_site(repository, {.profile = "config/cluster-tp4.json",
                                            .nodes = "config/examples/nodes-ring4.json",
-                                           .site_file = "config/site.example.json"});
+                                           .site_file = "site.json"});
   const std::string text = values_text(resolved_values(site, nullptr), true);
   EXPECT_NE(text.find("deployment.repository = https://...@git.example.org/a.git?..."), std::string::npos)
       << text;
