@@ -121,7 +121,13 @@ says 'nothing was there'
 profile=config/lab-processes.json
 run 0 cluster start
 says 'pre-arm startup memguard'
+# Logs that find no place here do not make a start fail that has succeeded.
+logs=$repo/results/private/logs/dsv41-lab
+rm -rf "$logs" && mkdir -p "${logs%/*}" && : >"$logs"
 starts --apply
+says 'WARN: the logs of the ranks were not brought here'
+says 'cluster ready'
+rm "$logs"
 completion node1
 run 0 status
 says 'dsv41-lab|process'

@@ -70,8 +70,11 @@ void RandomAccessFile::read(uint64_t offset, std::span<uint8_t> out, size_t need
         count == 0 || (direct_ && count % kSmallestBlock != 0 && done + static_cast<size_t>(count) < needed);
     if (ended) {
       done += static_cast<size_t>(count);
-      throw Error("ends at byte " + std::to_string(offset + done) + "; bytes " + std::to_string(offset) +
-                      " to " + std::to_string(offset + out.size()) + " were wanted",
+      // A file that was cut short meanwhile ends before the bytes that were asked for, not at them.
+      struct stat now {};
+      const uint64_t end = ::fstat(fd_, &now) == 0 ? static_cast<uint64_t>(now.st_size) : offset + done;
+      throw Error("ends at byte " + std::to_string(std::min(end, offset + done)) + "; bytes " +
+                      std::to_string(offset) + " to " + std::to_string(offset + out.size()) + " were wanted",
                   path_, "the file is truncated: copy or download it again");
     }
     done += static_cast<size_t>(count);

@@ -79,7 +79,9 @@ TargetSeen GuardTarget::look_for_unit() {
 TargetSeen GuardTarget::look_for_pid_file() {
   if (options_.pid_file.empty()) return TargetSeen::kNotRunning;
   const int64_t pid = leading_number(read_path(options_.pid_file.c_str()));
-  return pid > 0 ? hold(pid, "pid-file") : TargetSeen::kNotRunning;
+  // No service is the system's first process: who wrote that wrote no process id, and the guard would kill
+  // it.
+  return pid > 1 ? hold(pid, "pid-file") : TargetSeen::kNotRunning;
 }
 
 TargetSeen GuardTarget::look_for_container() {

@@ -269,7 +269,8 @@ ClusterOutcome ClusterCommand::report_end(const std::string& command, const RunR
   return result.unreachable ? ClusterOutcome::kUnreachable : ClusterOutcome::kFailed;
 }
 
-void ClusterCommand::ship() {
+// Logs are brought here for later: that they find no place does not change how the command ended.
+void ClusterCommand::ship() try {
   const LogRing ring{.folder = log_folder(repository_, site_.profile.service_name())};
   size_t bytes = 0;
   for (const ShippedLog& log : ship_logs(remote_, site_, plan_launches(site_), ring, stop_))
@@ -277,6 +278,10 @@ void ClusterCommand::ship() {
   if (bytes > 0)
     say("logs: " + format_bytes(bytes) + " new in " + ring.folder,
         {{"event", "logs"}, {"bytes", bytes}, {"folder", ring.folder}});
+} catch (const Error& error) {
+  report_.complain("WARN: the logs of the ranks were not brought here: " + error.describe());
+} catch (const std::filesystem::filesystem_error& error) {
+  report_.complain("WARN: the logs of the ranks were not brought here: " + std::string(error.what()));
 }
 
 ClusterOutcome ClusterCommand::run(const std::string& command, const Waves& waves) {

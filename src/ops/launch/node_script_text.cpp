@@ -156,7 +156,7 @@ guarded_or_ended() {
     guard_look
     [ "$alive" = 0 ] || [ "$(g state)" != watching ] || return 0
     look "$name"
-    [ "$seen" = running ] || fail "it ended at once (exit code $code)"
+    [ "$seen" = running ] || { kill_service; fail "it ended at once${code:+ (exit code $code)}"; }
     [ "$alive" = 1 ] && [ "$tries" -lt 200 ] || break
     tries=$((tries + 1))
     sleep 0.05
@@ -168,7 +168,7 @@ guarded_or_ended() {
 kill_service() {
   case $runtime in
   container) docker kill --signal KILL "$name" >/dev/null 2>&1 ;;
-  process) kill -KILL "$id" 2>/dev/null ;;
+  process) [ -z "$id" ] || kill -KILL "$id" 2>/dev/null ;;
   unit) $sudo systemctl kill --signal=KILL "$name.service" ;;
   esac
 }
@@ -215,9 +215,22 @@ forget_kept() {
   $sudo systemctl daemon-reload
 }
 
+# A guard and every later step find a process by the file with its id: without it nothing is started. Who is
+# killed when it does not come leads a session of its own, so nobody of it stays, whenever it would have come.
+keep_pid='echo $$ >"$0.new" && mv "$0.new" "$0" && exec "$@"'
+forget_pid() { rm -f "$folder/$name.pid" "$folder/$name.pid.new"; }
 wait_for_pid() {
-  tries=0
-  until [ -s "$folder/$name.pid" ] || [ "$tries" -ge 100 ]; do tries=$((tries + 1)); sleep 0.02; done
+  started=$! tries=0
+  until [ -s "$folder/$name.pid" ]; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 250 ] && kill -0 "$started" 2>/dev/null || break
+    sleep 0.02
+  done
+  [ ! -s "$folder/$name.pid" ] || return 0
+  kill -KILL "-$started" 2>/dev/null
+  reason=$(echo "$started" | tee "$folder/$name.pid.new" 2>&1 >/dev/null)
+  forget_pid 2>/dev/null
+  fail "its process id does not get into $folder/$name.pid, where its guard looks for it, so it was not started${reason:+: $(last_line "$reason")}"
 }
 
 # Environment and command go through files: xargs is told where one word ends and the next begins.
@@ -230,7 +243,7 @@ start_kept_process() {
     cd "$place" || fail "what was kept of $name cannot be used"
   [ ! -e "$folder/$name.log" ] || mv -f "$folder/$name.log" "$folder/$name.log.1"
   SPARK_SERVICE=$folder/$name.mark setsid xargs -0 -x -n 60000 -a "$kept/words" \
-    sh -c 'echo $$ >"$0.new"; mv "$0.new" "$0"; exec "$@"' "$folder/$name.pid" </dev/null >>"$folder/$name.log" 2>&1 &
+    sh -c "$keep_pid" "$folder/$name.pid" </dev/null >>"$folder/$name.log" 2>&1 &
   wait_for_pid
 }
 
@@ -270,15 +283,20 @@ forget_service() {
   forget_kept
 }
 
+# A claim appears whole or not at all: one that was cut short would be nobody's, and in everybody's way.
 step_claim() {
-  file=$HOME/$claim_file
-  ( set -C; printf '%s\n' "$claim" >"$file" ) 2>/dev/null && return
-  old=$(cat "$file") || fail "$file cannot be written"
+  file=$HOME/$claim_file new=$HOME/$claim_file.$$
+  refuse_claim() { rm -f "$new"; fail "$*"; }
+  reason=$(printf '%s\n' "$claim" | tee "$new" 2>&1 >/dev/null) || refuse_claim "the claim cannot be written: $(last_line "$reason")"
+  if reason=$(ln "$new" "$file" 2>&1); then rm -f "$new"; return; fi
+  old=$(cat "$file" 2>/dev/null) || refuse_claim "the claim cannot be written: $(last_line "$reason")"
   # One command at a time has the journal's lock, so a claim of the same journal is that of a dead command.
-  case $old in *"\"run\":\"$run\""* | *"$owner") ;; *)
-    [ "$take_over" = 1 ] || fail "the cluster is claimed by another machine: $old; when that command is dead: --take-over" ;;
+  case $old in
+  *"\"run\":\"$run\""* | *"$owner") ;;
+  *"}") [ "$take_over" = 1 ] || refuse_claim "the cluster is claimed by another machine: $old; when that command is dead: --take-over" ;;
+  *) ;; # empty or cut short by a full disk: nobody's
   esac
-  printf '%s\n' "$claim" >"$file.new" && mv -f "$file.new" "$file"
+  mv -f "$new" "$file" || refuse_claim "the claim cannot be written"
 }
 
 step_release() {
@@ -343,8 +361,9 @@ step_launch() {
   unit) $sudo systemctl reset-failed "$name.service" 2>/dev/null; out=$(eval "$launch_line" 2>&1) || refuse "systemd-run" "$out" ;;
   process)
     mkdir -p "$folder"
+    forget_pid 2>/dev/null # of one that has ended: it would be taken for the new one's
     [ ! -e "$folder/$name.log" ] || mv -f "$folder/$name.log" "$folder/$name.log.1"
-    SPARK_SERVICE=$folder/$name.mark setsid sh -c 'echo $$ >"$0.new"; mv "$0.new" "$0"; exec "$@"' "$folder/$name.pid" sh -c "exec $launch_line" </dev/null >>"$folder/$name.log" 2>&1 &
+    SPARK_SERVICE=$folder/$name.mark setsid sh -c "$keep_pid" "$folder/$name.pid" sh -c "exec $launch_line" </dev/null >>"$folder/$name.log" 2>&1 &
     wait_for_pid ;;
   esac
   look "$name"

@@ -156,19 +156,33 @@ class Executor {
     }
   }
 
-  // Folders that an apply created and that are empty again go, innermost first; the state goes before them.
+  // Folders that an apply created and that are empty again go, innermost first: those that hold the state go
+  // after it, all others before it, so that a revert that is interrupted still knows them.
   void finish_revert() {
+    for (const RecoveryState::File& file : state_.files) host_.remove_unfinished(file.path);
+    remove_folders();
     drop_state(host_);
-    for (size_t i = state_.folders.size(); i-- > 0;) host_.remove_folder(state_.folders[i]);
+    host_.remove_folder(kRecoveryFolder);
+    remove_folders();
   }
 
  private:
-  // Keeps a file as it is now, once: what an earlier apply found counts. On disk before anything is changed.
+  void remove_folders() {
+    for (size_t i = state_.folders.size(); i-- > 0;) host_.remove_folder(state_.folders[i]);
+  }
+
+  // Keeps a file as it is now, once: what an earlier apply found counts; and which folders there will be for
+  // it. On disk before anything is changed.
   void remember(const std::string& path) {
-    if (state_.find(path) != nullptr) return;
-    const auto before = host_.file(path);
-    state_.files.push_back({path, before.has_value(), before.value_or(HostFile{})});
-    remember_sysctl(path);
+    const std::vector<std::string> folders = host_.missing_folders(path);
+    const bool known = state_.find(path) != nullptr;
+    if (known && folders.empty()) return;
+    state_.folders.insert(state_.folders.end(), folders.begin(), folders.end());
+    if (!known) {
+      const auto before = host_.file(path);
+      state_.files.push_back({path, before.has_value(), before.value_or(HostFile{})});
+      remember_sysctl(path);
+    }
     save_state(host_, state_);
   }
 
@@ -185,10 +199,7 @@ class Executor {
   void install(const HostChange& change) {
     wanted_content_ = change.file.content;
     remember(change.subject);
-    const auto created = host_.write(change.subject, change.file);
-    if (created.empty()) return;
-    state_.folders.insert(state_.folders.end(), created.begin(), created.end());
-    save_state(host_, state_);
+    host_.write(change.subject, change.file);
   }
 
   void test_sshd(const HostChange& change) {
@@ -260,7 +271,11 @@ RecoveryPlan plan_revert(const Host& host) {
   RecoveryPlan plan;
   plan.revert = true;
   const RecoveryState state = load_state(host);
-  if (state.empty()) return plan;
+  if (state.empty()) {
+    // An apply that ended before it had written its state has changed nothing else.
+    if (host.exists(kRecoveryFolder)) plan.changes.push_back({ChangeKind::kDelete, kRecoveryState});
+    return plan;
+  }
   // While its unit files still exist.
   const bool had_timer = std::any_of(state.files.begin(), state.files.end(), [](const auto& file) {
     return file.path.find(kTimer) != std::string::npos && !file.existed;

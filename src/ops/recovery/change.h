@@ -21,6 +21,7 @@
 
 namespace spark::ops {
 
+inline constexpr const char* kRecoveryFolder = "/var/lib/spark-recovery";  // nobody else's
 inline constexpr const char* kRecoveryState = "/var/lib/spark-recovery/state.json";
 
 enum class ChangeKind {

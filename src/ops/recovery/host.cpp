@@ -10,13 +10,18 @@
 #include <cstring>
 #include <filesystem>
 
+#include "common/descriptor.h"
 #include "common/error.h"
 #include "common/file.h"
 #include "common/process.h"
+#include "ops/recovery/inside_root.h"
 #include "ops/site/text_forms.h"
 
 namespace spark::ops {
 namespace {
+
+// What is written beside a file until it is whole has a name that nobody else gives.
+constexpr const char* kUnfinished = ".spark-unfinished";
 
 [[noreturn]] void fail(const std::string& path, const std::string& what) {
   throw Error(what + ": " + std::strerror(errno), path,
@@ -38,7 +43,7 @@ Host::Host(std::string root) : root_(std::move(root)) {
 
 std::string Host::place(const std::string& path) const {
   SPARK_CHECK(!path.empty() && path[0] == '/');
-  return root_ == "/" ? path : root_ + path;
+  return root_ == "/" ? path : path_inside(root_, path);
 }
 
 bool Host::exists(const std::string& path) const {
@@ -65,32 +70,49 @@ std::optional<HostFile> Host::file(const std::string& path) const {
   return found;
 }
 
-std::vector<std::string> Host::write(const std::string& path, const HostFile& file) {
+std::vector<std::string> Host::missing_folders(const std::string& path) const {
   namespace fs = std::filesystem;
-  std::vector<std::string> created;
+  std::vector<std::string> missing;
   for (fs::path folder = fs::path(path).parent_path(); folder != "/" && !exists(folder.string());
        folder = folder.parent_path())
-    created.insert(created.begin(), folder.string());
-  for (const std::string& folder : created) {
+    missing.insert(missing.begin(), folder.string());
+  return missing;
+}
+
+void Host::write(const std::string& path, const HostFile& file) {
+  for (const std::string& folder : missing_folders(path)) {
     if (::mkdir(place(folder).c_str(), 0755) != 0 && errno != EEXIST)
       fail(place(folder), "cannot be created");
     if (::chmod(place(folder).c_str(), 0755) != 0) fail(place(folder), "cannot be given its mode");
   }
-  const std::string at = place(path);
+  remove_unfinished(path);
+  const std::string at = place(path), unfinished = at + kUnfinished;
   if (!file.link.empty()) {
-    const std::string temporary = at + ".new";
-    ::unlink(temporary.c_str());
-    if (::symlink(file.link.c_str(), temporary.c_str()) != 0 || ::rename(temporary.c_str(), at.c_str()) != 0)
-      fail(at, "cannot be linked");
-    return created;
+    if (::symlink(file.link.c_str(), unfinished.c_str()) != 0) fail(at, "cannot be linked");
+  } else {
+    write_file_atomic(unfinished, file.content, file.mode);
+    struct stat info {};
+    if (::lstat(unfinished.c_str(), &info) == 0 && (info.st_uid != file.owner || info.st_gid != file.group) &&
+        (::chown(unfinished.c_str(), file.owner, file.group) != 0 ||
+         ::chmod(unfinished.c_str(), file.mode) != 0)) {
+      fail(at, "cannot be given its owner");
+    }
   }
-  write_file_atomic(at, file.content, file.mode);
-  struct stat info {};
-  if (::lstat(at.c_str(), &info) == 0 && (info.st_uid != file.owner || info.st_gid != file.group) &&
-      ::chown(at.c_str(), file.owner, file.group) != 0) {
-    fail(at, "cannot be given its owner");
+  if (::rename(unfinished.c_str(), at.c_str()) != 0) fail(at, "cannot be put in place");
+  const std::string folder = std::filesystem::path(at).parent_path().string();
+  const Descriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.open()) ::fsync(fd.get());
+}
+
+void Host::remove_unfinished(const std::string& path) {
+  namespace fs = std::filesystem;
+  const fs::path unfinished = place(path) + kUnfinished;
+  const std::string name = unfinished.filename().string();
+  std::error_code absent;
+  for (const auto& entry : fs::directory_iterator(unfinished.parent_path(), absent)) {
+    const std::string other = entry.path().filename().string();
+    if (other == name || is_unfinished_write(other, name)) ::unlink(entry.path().c_str());
   }
-  return created;
 }
 
 void Host::remove(const std::string& path) {

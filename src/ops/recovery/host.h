@@ -1,6 +1,7 @@
 // The machine that a policy is applied to: its files below a root folder, and the commands that change its
-// state. With the root "/" it is this machine; with any other folder only files are touched and the commands
-// are listed instead of run, which is how the tests and a dry run work.
+// state. With the root "/" it is this machine; with any other folder only files are touched, all of them
+// inside it whatever links say, and the commands are listed instead of run, which is how the tests and a dry
+// run work.
 #pragma once
 
 #include <optional>
@@ -29,8 +30,12 @@ class Host {
   std::optional<HostFile> file(
       const std::string& path) const;          // nullopt: does not exist; Error: unreadable, a folder
   bool exists(const std::string& path) const;  // anything
-  // Creates missing folders (0755), whose paths are returned, outermost first. Atomic.
-  std::vector<std::string> write(const std::string& path, const HostFile& file);
+  // The folders that write() would create, outermost first.
+  std::vector<std::string> missing_folders(const std::string& path) const;
+  // Creates missing folders (0755). Atomic.
+  void write(const std::string& path, const HostFile& file);
+  // What a write() that was killed has left beside the file.
+  void remove_unfinished(const std::string& path);
   void remove(const std::string& path);         // no error when it does not exist
   void remove_folder(const std::string& path);  // if it is empty
 

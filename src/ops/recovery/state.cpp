@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <filesystem>
+#include <iterator>
+
 #include "common/json.h"
 #include "ops/recovery/change.h"
 
@@ -38,10 +41,19 @@ std::string bytes_of(const JsonReader& reader) {
   return bytes;
 }
 
+// As an apply writes them: "/etc/sysctl.d", never "etc", "/" or "/etc/../x".
+std::string read_path(const JsonReader& reader) {
+  const std::string path = reader.string();
+  const std::filesystem::path parts(path);
+  if (!parts.is_absolute() || !parts.has_filename() || parts.lexically_normal() != parts ||
+      *std::next(parts.begin()) == "..")
+    reader.fault("is no plain absolute path");
+  return path;
+}
+
 RecoveryState::File read_entry(const JsonReader& reader) {
   RecoveryState::File file;
-  file.path = reader.field("path").string();
-  if (file.path.empty() || file.path[0] != '/') reader.field("path").fault("is no absolute path");
+  file.path = read_path(reader.field("path"));
   file.existed = reader.field("existed").boolean();
   if (!file.existed) return file;
   file.before.link = reader.field("link").string();
@@ -82,7 +94,7 @@ RecoveryState load_state(const Host& host) {
   reader.reject_unknown({"schema_version", "files", "folders", "units", "sysctl"});
   reader.field("schema_version").integer(1, 1);
   for (const JsonReader& item : reader.field("files").items()) state.files.push_back(read_entry(item));
-  for (const JsonReader& item : reader.field("folders").items()) state.folders.push_back(item.string());
+  for (const JsonReader& item : reader.field("folders").items()) state.folders.push_back(read_path(item));
   for (const JsonReader& item : reader.field("units").items())
     state.units.push_back(
         {item.field("name").string(), item.field("enabled").boolean(), item.field("active").boolean()});
@@ -93,6 +105,9 @@ RecoveryState load_state(const Host& host) {
 }
 
 void save_state(Host& host, RecoveryState& state) {
+  // The state's own folders go last. They are named in it before they are there.
+  const std::vector<std::string> missing = host.missing_folders(kRecoveryState);
+  state.folders.insert(state.folders.begin(), missing.begin(), missing.end());
   Json json = {{"schema_version", 1},
                {"files", Json::array()},
                {"folders", Json::array()},
@@ -103,14 +118,11 @@ void save_state(Host& host, RecoveryState& state) {
   for (const auto& unit : state.units)
     json["units"].push_back({{"name", unit.name}, {"enabled", unit.enabled}, {"active", unit.active}});
   for (const auto& [name, value] : state.sysctl) json["sysctl"].push_back({{"name", name}, {"value", value}});
-  const auto created = host.write(kRecoveryState, {0600, ::geteuid(), ::getegid(), json.dump(1) + "\n", {}});
-  if (created.empty()) return;
-  // The state's own folders go last.
-  state.folders.insert(state.folders.begin(), created.begin(), created.end());
-  save_state(host, state);
+  host.write(kRecoveryState, {0600, ::geteuid(), ::getegid(), json.dump(1) + "\n", {}});
 }
 
 void drop_state(Host& host) {
+  host.remove_unfinished(kRecoveryState);
   host.remove(kRecoveryState);
 }
 

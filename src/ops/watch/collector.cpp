@@ -88,7 +88,7 @@ WatchSample WatchCollector::look(double patience_s, std::stop_token stop) {
   changed_.notify_all();
   const auto patience = std::chrono::duration<double>(patience_s);
   changed_.wait_for(lock, std::move(stop), patience, [this] { return all_idle(); });
-  WatchSample sample{.time_s = wall_clock_s(), .nodes = {}};
+  WatchSample sample{.time_s = wall_clock_s(), .monotonic_s = monotonic_s(), .nodes = {}};
   for (const Worker& worker : workers_) {
     if (!worker.busy) {
       sample.nodes.push_back(worker.sample);

@@ -103,7 +103,8 @@ WatchSettings watch_settings(const Site& site) {
 }
 
 std::vector<WatchChange> WatchDetector::observe(const WatchSample& sample) {
-  now_s_ = sample.time_s;
+  now_s_ = sample.monotonic_s;
+  wall_s_ = sample.time_s;
   undecided_ = false;
   changes_.clear();
   // The head first: what the API says decides how clocks of all nodes are judged.
@@ -119,7 +120,7 @@ std::vector<WatchChange> WatchDetector::standing() const {
   std::vector<WatchChange> all;
   for (const auto& [place, condition] : conditions_) {
     if (!condition.bad()) continue;
-    all.push_back({now_s_, place.first, place.second, row_of(place.second).severity, ConditionChange::kBegan,
+    all.push_back({wall_s_, place.first, place.second, row_of(place.second).severity, ConditionChange::kBegan,
                    condition.text(), 0});
   }
   return all;
@@ -135,13 +136,13 @@ void WatchDetector::look(const NodeSample& node, const char* check, const Look& 
   }
   if (auto report = found->second.look(now_s_, seen)) {
     changes_.push_back(
-        {now_s_, node.node, check, row.severity, report->change, std::move(report->text), report->lasted_s});
+        {wall_s_, node.node, check, row.severity, report->change, std::move(report->text), report->lasted_s});
   }
 }
 
 void WatchDetector::note(const NodeSample& node, const char* check, std::string text) {
   changes_.push_back(
-      {now_s_, node.node, check, WatchSeverity::kNote, ConditionChange::kBegan, std::move(text), 0});
+      {wall_s_, node.node, check, WatchSeverity::kNote, ConditionChange::kBegan, std::move(text), 0});
 }
 
 void WatchDetector::observe_node(const NodeSample& node) {

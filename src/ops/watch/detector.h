@@ -91,7 +91,8 @@ class WatchDetector {
   Look look_at_tokens(const NodeSample& node, NodeState& state);
 
   WatchSettings settings_;
-  double now_s_ = 0;
+  double now_s_ = 0;           // monotonic
+  double wall_s_ = 0;          // of the same moment: for people
   bool requests_run_ = false;  // at the last look that could tell
   bool undecided_ = false;
   std::map<std::string, NodeState> nodes_;

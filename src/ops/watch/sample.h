@@ -75,7 +75,8 @@ struct NodeSample {
 };
 
 struct WatchSample {
-  double time_s = 0;  // seconds since 1970
+  double time_s = 0;       // seconds since 1970, to be printed: somebody may set that clock
+  double monotonic_s = 0;  // spans are measured with this one
   std::vector<NodeSample> nodes;
 };
 

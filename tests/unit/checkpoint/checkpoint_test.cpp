@@ -294,6 +294,13 @@ TEST_F(CheckpointTest, AShortReadNamesTheFile) {
     EXPECT_EQ(error.where(), folder_ / shard_name(2, 2));
     EXPECT_NE(std::string(error.what()).find("ends at byte"), std::string::npos) << error.what();
   }
+  ASSERT_EQ(::truncate((folder_ / shard_name(2, 2)).c_str(), 100), 0);
+  try {
+    table.read(10, row);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("ends at byte 100;"), std::string::npos) << error.what();
+  }
 }
 
 TEST_F(CheckpointTest, AReaderOutlivesTheCheckpointAndServesSeveralThreads) {

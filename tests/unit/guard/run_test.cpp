@@ -215,6 +215,15 @@ TEST_F(GuardRun, WaitsForTheServiceButNotForEver) {
   EXPECT_EQ(told("reason"), "service-did-not-appear");
 }
 
+TEST_F(GuardRun, TheFirstProcessIsNobodysService) {
+  write_file_atomic((folder_ / "pid").string(), "1\n");
+  start();
+  ASSERT_TRUE(armed());
+  EXPECT_EQ(told("state"), "waiting");
+  EXPECT_EQ(exit_code(), 1);
+  EXPECT_EQ(told("reason"), "service-did-not-appear");
+}
+
 TEST_F(GuardRun, LowMemoryBeforeTheServiceRefusesWithoutKilling) {
   available(1);
   start();

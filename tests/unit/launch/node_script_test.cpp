@@ -268,6 +268,22 @@ TEST_F(NodeScript, ARetiredServiceComesBackGuarded) {
   EXPECT_EQ(calls(), "");
 }
 
+TEST_F(NodeScript, AProcessWhoseIdCannotBeKeptIsNotStarted) {
+  program("engine", "echo ran >>\"$S/ran\"\nwhile :; do sleep 0.1; done\n");
+  use_process({folder_ + "/engine"});
+  expect_done(StepKind::kArm);
+  fs::create_directories(folder_ + "/spark-launch/svc.pid.new/in the way");  // as a full disk would be
+  expect_refused("it was not started: tee: " + folder_ + "/spark-launch/svc.pid.new: Is a directory",
+                 StepKind::kLaunch);
+  EXPECT_FALSE(fs::exists(folder_ + "/ran")) << "no service runs without a guard";
+  fs::remove_all(folder_ + "/spark-launch/svc.pid.new");
+  // One that ended left its id: it is not taken for that of the next.
+  write_file_atomic(folder_ + "/spark-launch/svc.pid", "999999999\n");
+  const std::string pid = read_values(run(StepKind::kLaunch).output)["id"];
+  EXPECT_TRUE(lives(pid)) << pid;
+  expect_done(StepKind::kStop);
+}
+
 TEST_F(NodeScript, AReplacedProcessComesBackAsItWas) {
   program("engine", "echo \"$MODE $*\" >>\"$S/ran\"\nwhile :; do sleep 0.1; done\n");
   use_process({folder_ + "/engine", "--flag", "two  words"});
@@ -442,6 +458,20 @@ TEST_F(NodeScript, WhatAGuardSaidLastGoesWithItsService) {
   fs::remove(folder_ + "/c.svc");
   expect_done(StepKind::kPrune);
   EXPECT_FALSE(fs::exists(status));
+}
+
+TEST_F(NodeScript, AClaimThatWasCutShortIsNobodys) {
+  const std::string path = folder_ + "/" + kClaimFile;
+  program("bin/tee", "echo '{\"ru' >\"$1\"\necho \"tee: $1: No space left on device\" >&2\nexit 1\n");
+  expect_refused("the claim cannot be written: tee: " + path, StepKind::kClaim);
+  for (const auto& entry : fs::directory_iterator(folder_))
+    EXPECT_EQ(entry.path().string().find(path), std::string::npos) << entry.path() << " is left";
+  fs::remove(folder_ + "/bin/tee");
+  for (const char* torn : {"", "{\"run\":\"run-0\",\"by\":\"yo"}) {
+    write_file_atomic(path, torn);
+    expect_done(StepKind::kClaim);
+    EXPECT_EQ(read_file(path), context_.claim + "\n");
+  }
 }
 
 TEST_F(NodeScript, AClaimIsForOneMachine) {

@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -230,6 +233,59 @@ TEST(Recovery, AnInterruptedApplyCanBeRevertedOrRepeated) {
   }
 }
 
+// Killed by the kernel in the middle of a write, of the state or of a file, whichever first gets too long.
+TEST(Recovery, AnApplyThatIsKilledWhileItWritesCanBeReverted) {
+  int killed = 0;
+  for (const rlim_t bytes : {0, 1, 100, 200, 400, 500, 600, 800, 1000, 1200, 1500, 2000, 4000, 8000}) {
+    SCOPED_TRACE(bytes);
+    Machine machine;
+    machine.put("/etc/ssh/sshd_config.d/95-spark-recovery.conf.backup", "somebody's\n");
+    const auto before = machine.tree();
+    Host host(machine.root());
+    const RecoveryPlan plan = plan_apply(host, policy(), fresh_facts());
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const rlimit no_core = {0, 0}, limit = {bytes, bytes};
+      ::setrlimit(RLIMIT_CORE, &no_core);
+      ::setrlimit(RLIMIT_FSIZE, &limit);
+      execute(host, plan);
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    killed += WIFSIGNALED(status) ? 1 : 0;
+    Host back(machine.root());
+    execute(back, plan_revert(back));
+    EXPECT_EQ(machine.tree(), before);
+  }
+  EXPECT_GT(killed, 5);
+}
+
+TEST(Recovery, NothingIsWrittenOutsideTheRoot) {
+  Machine machine;
+  const test::TemporaryFolder outside;
+  fs::remove_all(machine.root() + "/etc/sysctl.d");
+  fs::create_directory_symlink(outside.path(),
+                               machine.root() + "/etc/sysctl.d");  // of the machine, not of ours
+  fs::create_directories(machine.root() + outside.path());
+  machine.put("/usr/lib/ssh.d/keep", "x\n");
+  fs::rename(machine.root() + "/etc/ssh/sshd_config.d", machine.root() + "/usr/lib/ssh.d/real");
+  fs::create_directory_symlink("../../../../usr/lib/ssh.d/real", machine.root() + "/etc/ssh/sshd_config.d");
+  const auto before = machine.tree();
+  Host host(machine.root());
+  execute(host, plan_apply(host, policy(), fresh_facts()));
+  EXPECT_TRUE(fs::is_empty(outside.path()));
+  EXPECT_TRUE(machine.has(outside.path() + "/95-spark-recovery.conf"));
+  EXPECT_TRUE(machine.has("/usr/lib/ssh.d/real/95-spark-recovery.conf"));
+  Host back(machine.root());
+  execute(back, plan_revert(back));
+  EXPECT_EQ(machine.tree(), before);
+  fs::create_directory_symlink("b", machine.root() + "/a");
+  fs::create_directory_symlink("/a", machine.root() + "/b");
+  EXPECT_THROW(host.exists("/a/x"), Error);
+  EXPECT_FALSE(host.exists("/../.." + outside.path() + "/95-spark-recovery.conf"));
+}
+
 TEST(Recovery, PlanningReadsOnly) {
   Machine machine;
   const auto before = machine.tree();
@@ -244,6 +300,15 @@ TEST(Recovery, AStateThatSomebodyEditedIsRefused) {
   machine.put(kRecoveryState,
               R"({"schema_version": 1, "files": [{"path": "etc", "existed": true, "mode": -1}]})");
   EXPECT_THROW(plan_revert(Host(machine.root())), Error);
+  for (const char* path : {"relative", "", "/", "/..", "/../x", "/etc/../x", "/etc//x", "/etc/"}) {
+    SCOPED_TRACE(path);
+    const std::string end = R"(, "units": [], "sysctl": []})", quoted = "\"" + std::string(path) + "\"";
+    machine.put(kRecoveryState, R"({"schema_version": 1, "files": [], "folders": [)" + quoted + "]" + end);
+    EXPECT_THROW(plan_revert(Host(machine.root())), Error);
+    machine.put(kRecoveryState, R"({"schema_version": 1, "folders": [], "files": [{"path": )" + quoted +
+                                    R"(, "existed": false}])" + end);
+    EXPECT_THROW(plan_revert(Host(machine.root())), Error);
+  }
   machine.put(kRecoveryState, "{");
   EXPECT_THROW(plan_revert(Host(machine.root())), Error);
 }

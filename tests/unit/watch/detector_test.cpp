@@ -108,7 +108,7 @@ class WatchScenario {
     if (!detector_) detector_.emplace(settings_);
     time_s_ += seconds;
     tokens_ += per_look_;
-    WatchSample sample{.time_s = time_s_, .nodes = {}};
+    WatchSample sample{.time_s = 1764450000 + time_s_ + clock_set_s_, .monotonic_s = time_s_, .nodes = {}};
     for (const auto& [node, lines] : lines_) {
       const auto problem = problems_.find(node);
       if (problem != problems_.end()) {
@@ -131,7 +131,8 @@ class WatchScenario {
   std::optional<WatchDetector> detector_;
   std::map<std::string, std::vector<std::string>> lines_;
   std::map<std::string, std::pair<WatchAnswer, std::string>> problems_;
-  double time_s_ = 1764450000;
+  double time_s_ = 4000;
+  double clock_set_s_ = 0;  // by somebody, meanwhile
   int tokens_ = 1000, per_look_ = 0;
   std::vector<WatchChange> said_;
 };
@@ -192,6 +193,30 @@ TEST(WatchDetector, EveryRecordedCase) {
     EXPECT_TRUE(told.contains(check)) << "no case makes it speak: " << check;
 }
 
+TEST(WatchDetector, AClockThatIsSetChangesNoSpan) {
+  for (const double set_s : {-3600.0, 300.0}) {
+    WatchSettings settings;
+    settings.head = "node1";
+    settings.frozen_s = 8;
+    WatchDetector detector(settings);
+    NodeSample node{.node = "node1", .answer = WatchAnswer::kAnswered};
+    node.service.state = ServiceState::kRunning;
+    node.api = ApiSample{.running = 1, .waiting = 0, .progress = {{"tokens", 5}}};
+    const auto frozen = [&](double time_s, double wall_s) {
+      bool told = false;
+      for (const WatchChange& change :
+           detector.observe({.time_s = wall_s, .monotonic_s = time_s, .nodes = {node}})) {
+        told |= change.check == "tokens.moving";
+        EXPECT_EQ(change.time_s, wall_s);
+      }
+      return told;
+    };
+    EXPECT_FALSE(frozen(100, 1764450000));
+    EXPECT_FALSE(frozen(105, 1764450005 + set_s)) << "nothing has stood for " << set_s << " s";
+    EXPECT_TRUE(frozen(110, 1764450010 + set_s)) << "frozen for 10 s";
+  }
+}
+
 TEST(WatchDetector, UndecidedWhileRequestsRunWithoutAToken) {
   WatchSettings settings;
   settings.head = "node1";
@@ -200,17 +225,17 @@ TEST(WatchDetector, UndecidedWhileRequestsRunWithoutAToken) {
   NodeSample node{.node = "node1", .answer = WatchAnswer::kAnswered};
   node.service.state = ServiceState::kRunning;
   node.api = ApiSample{.running = 1, .waiting = 0, .progress = {{"tokens", 5}}};
-  detector.observe({.time_s = 100, .nodes = {node}});
+  detector.observe({.monotonic_s = 100, .nodes = {node}});
   EXPECT_TRUE(detector.undecided());
-  detector.observe({.time_s = 105, .nodes = {node}});
+  detector.observe({.monotonic_s = 105, .nodes = {node}});
   EXPECT_TRUE(detector.undecided());
-  detector.observe({.time_s = 110, .nodes = {node}});
+  detector.observe({.monotonic_s = 110, .nodes = {node}});
   EXPECT_FALSE(detector.undecided());
   bool frozen = false;
   for (const WatchChange& change : detector.standing()) frozen |= change.check == "tokens.moving";
   EXPECT_TRUE(frozen);
   node.api->progress["tokens"] = 6;
-  detector.observe({.time_s = 115, .nodes = {node}});
+  detector.observe({.monotonic_s = 115, .nodes = {node}});
   EXPECT_FALSE(detector.undecided());
 }
 
