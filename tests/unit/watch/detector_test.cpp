@@ -108,7 +108,7 @@ class WatchScenario {
     if (!detector_) detector_.emplace(settings_);
     time_s_ += seconds;
     tokens_ += per_look_;
-    WatchSample sample{.time_s = 1764450000 + time_s_ + clock_set_s_, .monotonic_s = time_s_, .nodes = {}};
+    WatchSample sample{.time_s = 1764450000 + time_s_, .monotonic_s = time_s_, .nodes = {}};
     for (const auto& [node, lines] : lines_) {
       const auto problem = problems_.find(node);
       if (problem != problems_.end()) {
@@ -132,7 +132,6 @@ class WatchScenario {
   std::map<std::string, std::vector<std::string>> lines_;
   std::map<std::string, std::pair<WatchAnswer, std::string>> problems_;
   double time_s_ = 4000;
-  double clock_set_s_ = 0;  // by somebody, meanwhile
   int tokens_ = 1000, per_look_ = 0;
   std::vector<WatchChange> said_;
 };
