@@ -94,10 +94,10 @@ bool kill_process(const ProcessIdentity& process, double timeout_s) {
 
 std::optional<LabState> read_lab_state(const std::string& directory) {
   const std::string path = directory + "/" + kLabStateFile;
-  std::error_code fault;
-  const bool there = std::filesystem::exists(path, fault);
-  if (fault)
-    throw Error("cannot be read: " + fault.message(), directory, "a lab is root's: sudo spark lab ...");
+  std::error_code trouble;
+  const bool there = std::filesystem::exists(path, trouble);
+  if (trouble)
+    throw Error("cannot be read: " + trouble.message(), directory, "a lab is root's: sudo spark lab ...");
   if (!there) return std::nullopt;
   const Json document = parse_json(read_file(path), path);
   Faults faults;
