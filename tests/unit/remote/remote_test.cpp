@@ -238,7 +238,7 @@ TEST(RemoteResult, ANodesWordsAreShownNotObeyed) {
   result.outcome = RemoteOutcome::kExited;
   result.exit_code = 1;
   result.error = "first\nlast \x1b[2J\x1b]0;t\x07\rend\n";
-  EXPECT_EQ(result.describe(), "the command failed with exit code 1: last  [2J ]0;t  end");
+  EXPECT_EQ(result.describe(), "the command failed with exit code 1: last  [2J ]0;t end");
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // E4M3 codes become FP16 on their way into shared memory, where the matrix unit reads a prompt's rows.
 #pragma once
 
-#include "engine/kernels/cuda/instructions.cuh"
+#include "engine/kernels/cuda/device.cuh"
 
 namespace spark::engine::cuda {
 
