@@ -39,7 +39,7 @@ struct NativeSteps {
   int64_t context = 0;
 };
 // What operations on a GPU leave for one another, after steps of all sizes: buffers grow in powers of two,
-// and the smaller ones stay. A GB10 has less: a prompt's experts leave nothing more than those of 96 rows.
+// and the smaller ones stay.
 int64_t native_scratch_bytes(const ModelConfig& config, const RankSplit& split, const NativeSteps& steps);
 
 }  // namespace spark::model

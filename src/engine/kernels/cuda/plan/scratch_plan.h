@@ -118,7 +118,7 @@ struct ScratchModel {
   DraftWork drafts = {};           // rows 0: no drafter
   ExpertWork draft_experts = {};
 };
-// At most, on every device: a GB10 has less, as it takes a prompt's experts in pieces.
+// At most, on every device.
 int64_t most_scratch_bytes(const ScratchModel& model);
 
 }  // namespace spark::engine::cuda
