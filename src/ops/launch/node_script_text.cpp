@@ -165,10 +165,22 @@ guarded_or_ended() {
   fail "the guard does not watch it ($(g state) $(g reason)); it was killed"
 }
 
+# After a look. The id of one that has ended may be another program's by now. A killed process is there until it
+# has given back its memory, which takes seconds where it had all of the machine's.
+kill_process() {
+  tries=0
+  while [ "$seen" = running ] && [ "$tries" -lt 1200 ]; do
+    kill -KILL "$id" 2>/dev/null
+    tries=$((tries + 1))
+    look "$name"
+    [ "$seen" != running ] || sleep 0.05
+  done
+}
+
 kill_service() {
   case $runtime in
   container) docker kill --signal KILL "$name" >/dev/null 2>&1 ;;
-  process) [ -z "$id" ] || kill -KILL "$id" 2>/dev/null ;;
+  process) kill_process ;;
   unit) $sudo systemctl kill --signal=KILL "$name.service" ;;
   esac
 }
@@ -276,7 +288,7 @@ forget_service() {
   case $runtime in
   container) out=$(docker rm --force "$name" 2>&1) || refuse "docker rm" "$out" ;;
   unit) $sudo systemctl stop "$name.service" 2>/dev/null; $sudo systemctl reset-failed "$name.service" 2>/dev/null ;;
-  process) kill -KILL "$id" 2>/dev/null; rm -f "$folder/$name.pid" ;;
+  process) kill_process; [ "$seen" = running ] || rm -f "$folder/$name.pid" ;;
   esac
   look "$name"
   [ "$seen" != running ] || fail "it still runs after it was removed"

@@ -1,7 +1,9 @@
 // The scripts of the steps, run by the real shell beside programs that stand for Docker, systemd and the
 // guard: what is called, in which order, and what is refused.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -319,6 +321,24 @@ TEST_F(NodeScript, AReplacedProcessComesBackAsItWas) {
   expect_done(StepKind::kStop);
   EXPECT_FALSE(lives(third.substr(0, third.find('\n'))));
   EXPECT_EQ(kept(), std::vector<std::string>{});
+}
+
+TEST_F(NodeScript, TheIdOfAnEndedProcessMayBeAnothersNow) {
+  const pid_t other = ::fork();
+  ASSERT_GE(other, 0);
+  if (other == 0) {
+    for (;;) ::pause();
+  }
+  use_process({folder_ + "/engine"});
+  fs::create_directories(folder_ + "/spark-launch");
+  for (const StepKind kind : {StepKind::kRemove, StepKind::kStop}) {
+    write_file_atomic(folder_ + "/spark-launch/svc.pid", std::to_string(other) + "\n");
+    expect_done(kind);
+    EXPECT_FALSE(fs::exists(folder_ + "/spark-launch/svc.pid"));
+    EXPECT_TRUE(lives(std::to_string(other)));
+  }
+  ::kill(other, SIGKILL);
+  ::waitpid(other, nullptr, 0);
 }
 
 TEST_F(NodeScript, AProcessComesBackThoughItsProgramWasBuiltAnew) {
