@@ -2,6 +2,7 @@
 
 #include <iostream>
 
+#include "attempt.h"
 #include "common/error.h"
 #include "common/json.h"
 #include "common/units.h"
@@ -11,15 +12,6 @@
 
 namespace spark::app {
 namespace {
-
-template <typename Check>
-void attempt(Faults& faults, const Check& check) {
-  try {
-    check();
-  } catch (const Error& error) {
-    faults.push_back({error.where(), error.what(), error.hint()});
-  }
-}
 
 void print(const Prepared& prepared, const EngineFlags& flags, const std::string& address) {
   const engine::CacheLimits& limits = prepared.load.limits;
@@ -47,21 +39,23 @@ void print(const Prepared& prepared, const EngineFlags& flags, const std::string
 }  // namespace
 
 int check(const EngineFlags& flags) {
-  Faults faults;
-  attempt(faults, [&] {
-    for (Fault& fault : engine::inspect_checkpoint(flags.model.folder).faults) {
-      faults.push_back(std::move(fault));
-    }
-  });
-  // Of a checkpoint with faults nothing more can be said.
-  std::optional<Prepared> prepared;
-  if (faults.empty()) attempt(faults, [&] { prepared.emplace(prepare(flags)); });
+  Faults faults = flags.key_faults;
+  engine::Inspection checkpoint;
+  const bool was_inspected =
+      attempt(&faults, [&] { checkpoint = engine::inspect_checkpoint(flags.model.folder); });
+  for (Fault& fault : checkpoint.faults) faults.push_back(std::move(fault));
+  Prepared prepared;
+  if (was_inspected && checkpoint.faults.empty()) {
+    prepared = prepare(flags, &faults);
+  } else {  // which has been told what a start would stumble over
+    check_flags(flags, checkpoint.config, faults);
+  }
   std::string address;
   if (flags.ranks.rank() == 0) {
-    attempt(faults, [&] { address = engine::HttpServer(flags.http).address(); });
+    attempt(&faults, [&] { address = engine::HttpServer(flags.http).address(); });
   }
   throw_if_any(faults, "this would not start");
-  print(*prepared, flags, address);
+  print(prepared, flags, address);
   std::cout << "\nready to start\n";
   return 0;
 }

@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "../flag_checks.h"
+#include "attempt.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "config_file.h"
@@ -33,9 +34,12 @@ void add_key(std::vector<std::string>& keys, const std::string& text, const std:
 
 void read_keys(EngineFlags& flags, const std::string& key_file) {
   std::vector<std::string> keys;
-  for (const std::string& key : flags.api_keys) add_key(keys, key, "--api-key");
-  if (!key_file.empty()) add_key(keys, read_file(key_file, 4096), key_file);
-  if (const char* key = std::getenv(kKeyVariable); key != nullptr) add_key(keys, key, kKeyVariable);
+  Faults* const faults = flags.check_only ? &flags.key_faults : nullptr;
+  for (const std::string& key : flags.api_keys) attempt(faults, [&] { add_key(keys, key, "--api-key"); });
+  if (!key_file.empty()) attempt(faults, [&] { add_key(keys, read_file(key_file, 4096), key_file); });
+  if (const char* key = std::getenv(kKeyVariable); key != nullptr) {
+    attempt(faults, [&] { add_key(keys, key, kKeyVariable); });
+  }
   flags.api_keys = std::move(keys);
 }
 

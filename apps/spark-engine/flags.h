@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/error.h"
 #include "common/log.h"
 #include "engine/forward/load_model.h"
 #include "engine/schedule/speculation_options.h"
@@ -22,6 +23,7 @@ struct EngineFlags {
   std::vector<std::string> arguments;     // as given, without the program's name
   std::vector<std::string> served_names;  // empty: the folder's name
   std::vector<std::string> api_keys;
+  Faults key_faults;                     // of those that cannot be used, with --check
   std::optional<int32_t> max_model_len;  // absent: kDefaultModelLen, or less if the model ends earlier
   std::optional<std::string> speculative_config;  // absent: as many drafts as the checkpoint offers
   int32_t parallel_prefills = 2;
@@ -41,7 +43,7 @@ inline constexpr int32_t kLeastModelLen = 2;  // a token of a prompt, one of an 
 
 // Reads the flags, the file of --config, the key file and the environment variable SPARK_API_KEY. nullopt:
 // print nothing more and exit with `exit_code` (--help, --version, flags that make no sense). Throws Error
-// for a file that cannot be used.
+// for a file that cannot be used; with --check, keys that cannot be are listed with all else.
 std::optional<EngineFlags> parse_flags(int argc, char** argv, int& exit_code);
 
 }  // namespace spark::app

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "attempt.h"
 #include "common/error.h"
 #include "common/log.h"
 #include "engine/schedule/speculation_config.h"
@@ -81,41 +82,8 @@ std::optional<text::ChatTemplateParts> tool_text(const std::string& folder) {
   return parts;
 }
 
-}  // namespace
-
-bool is_local(const engine::HttpOptions& http) {
-  return !http.unix_socket.empty() || http.host == "localhost" || http.host == "::1" ||
-         http.host.starts_with("127.");
-}
-
-Prepared prepare(const EngineFlags& flags) {
-  const std::string& folder = flags.model.folder;
-  const std::string config_path = folder + "/config.json";
-  Prepared prepared;
-  prepared.config = model::load_model_config(config_path);
-  prepared.tokenizer =
-      std::make_unique<text::Tokenizer>(text::Tokenizer::from_file(folder + "/tokenizer.json"));
-  prepared.load = flags.model;
-  prepared.load.spread_rows_above = flags.ranks.spread_rows_above;
-  prepared.load.collective_dtype =
-      engine::resolved_collective_dtype(flags.ranks.collective_dtype, prepared.load.backend);
-  prepared.load.limits.max_context = context_length(flags, prepared.config, config_path);
-  const size_t tables = std::max<size_t>(1, prepared.config.engram_layer_ids.size());
-  prepared.load.engram.cache_bytes = (flags.engram_cache_mib << 20) / tables;
-  prepared.load.engram.direct = !flags.engram_page_cache;
-  engine::ServiceOptions& service = prepared.service;
-  service.served_names = flags.served_names.empty() ? std::vector{folder_name(folder)} : flags.served_names;
-  service.api_keys = flags.api_keys;
-  service.version = SPARK_VERSION;
-  service.generation = generation_config(flags);
-  service.tool_text = tool_text(folder);
-  service.engine.eos_token = end_token(prepared.config, *prepared.tokenizer, folder);
-  service.engine.max_waiting = flags.max_queued;
-  service.engine.parallel_prefills = flags.parallel_prefills;
-  service.engine.max_token_gap_ms = flags.max_token_gap_ms;
-  service.engine.speculation = speculation(flags, prepared.config);
-  const RankFlags& ranks = flags.ranks;
-  // The ranks of a machine share its cores and its memory; the first process looks at the memory for all.
+// The ranks of a machine share its cores and its memory; the first process looks at the memory for all.
+void plan_memory(const RankFlags& ranks, Prepared& prepared) {
   if (prepared.load.threads == 0 && ranks.local_ranks() > 1) {
     const auto cores = static_cast<int>(std::thread::hardware_concurrency());
     prepared.load.threads = std::max(1, cores / ranks.local_ranks());
@@ -124,7 +92,67 @@ Prepared prepare(const EngineFlags& flags) {
   auto available = engine::memory_available_to(prepared.load.backend);
   if (available) *available /= static_cast<uint64_t>(ranks.local_ranks());
   if (!ranks.local_rank) prepared.memory.check(available);
+}
+
+std::vector<std::string> served_names(const EngineFlags& flags) {
+  return flags.served_names.empty() ? std::vector{folder_name(flags.model.folder)} : flags.served_names;
+}
+
+}  // namespace
+
+bool is_local(const engine::HttpOptions& http) {
+  return !http.unix_socket.empty() || http.host == "localhost" || http.host == "::1" ||
+         http.host.starts_with("127.");
+}
+
+Prepared prepare(const EngineFlags& flags, Faults* faults) {
+  const std::string& folder = flags.model.folder;
+  const std::string config_path = folder + "/config.json";
+  Prepared prepared;
+  engine::LoadOptions& load = prepared.load;
+  load = flags.model;
+  load.spread_rows_above = flags.ranks.spread_rows_above;
+  load.collective_dtype = engine::resolved_collective_dtype(flags.ranks.collective_dtype, load.backend);
+  engine::ServiceOptions& service = prepared.service;
+  service.api_keys = flags.api_keys;
+  service.version = SPARK_VERSION;
+  service.engine.max_waiting = flags.max_queued;
+  service.engine.parallel_prefills = flags.parallel_prefills;
+  service.engine.max_token_gap_ms = flags.max_token_gap_ms;
+
+  bool is_good = true;
+  const auto try_to = [&](const auto& check) {
+    const bool passed = attempt(faults, check);
+    is_good = is_good && passed;
+    return passed;
+  };
+  const bool has_config = try_to([&] { prepared.config = model::load_model_config(config_path); });
+  const bool has_tokenizer = try_to([&] {
+    prepared.tokenizer =
+        std::make_unique<text::Tokenizer>(text::Tokenizer::from_file(folder + "/tokenizer.json"));
+  });
+  if (has_config) {
+    try_to([&] { load.limits.max_context = context_length(flags, prepared.config, config_path); });
+    const size_t tables = std::max<size_t>(1, prepared.config.engram_layer_ids.size());
+    load.engram.cache_bytes = (flags.engram_cache_mib << 20) / tables;
+    load.engram.direct = !flags.engram_page_cache;
+  }
+  try_to([&] { service.served_names = served_names(flags); });
+  try_to([&] { service.generation = generation_config(flags); });
+  try_to([&] { service.tool_text = tool_text(folder); });
+  if (has_config && has_tokenizer) {
+    try_to([&] { service.engine.eos_token = end_token(prepared.config, *prepared.tokenizer, folder); });
+  }
+  if (has_config) try_to([&] { service.engine.speculation = speculation(flags, prepared.config); });
+  if (is_good) try_to([&] { plan_memory(flags.ranks, prepared); });
   return prepared;
+}
+
+void check_flags(const EngineFlags& flags, const std::optional<model::ModelConfig>& config, Faults& faults) {
+  if (config) attempt(&faults, [&] { context_length(flags, *config, flags.model.folder + "/config.json"); });
+  attempt(&faults, [&] { served_names(flags); });
+  attempt(&faults, [&] { generation_config(flags); });
+  if (config) attempt(&faults, [&] { speculation(flags, *config); });
 }
 
 }  // namespace spark::app

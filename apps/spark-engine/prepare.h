@@ -1,10 +1,11 @@
 // What can be known and refused before anything large is read or allocated: by the server when it starts, and
-// by
-// --check.
+// by --check.
 #pragma once
 
 #include <memory>
+#include <optional>
 
+#include "common/error.h"
 #include "engine/forward/memory_plan.h"
 #include "engine/serve/service.h"
 #include "flags.h"
@@ -21,9 +22,14 @@ struct Prepared {
   engine::MemoryPlan memory;
 };
 
-// Throws Error for flags that do not fit the model, for files that cannot be used, and when memory is too
-// small.
-Prepared prepare(const EngineFlags& flags);
+// What a start needs. Adds a fault for each flag that does not fit the model and each file that cannot be
+// used; when there is none, also for memory that is too small. What it returns may be used only then. Without
+// a list the first fault is thrown, as an Error.
+Prepared prepare(const EngineFlags& flags, Faults* faults);
+
+// For a checkpoint that has faults itself: adds those of the flags and of the files beside it, as far as its
+// configuration, where that can be used, lets them be known.
+void check_flags(const EngineFlags& flags, const std::optional<model::ModelConfig>& config, Faults& faults);
 
 // Whether only programs of this machine can connect.
 bool is_local(const engine::HttpOptions& http);

@@ -61,7 +61,7 @@ int serve(const EngineFlags& flags) {
   engine::BootGate gate;
   BootLog boot(gate);
   boot.begin("reading configuration and tokenizer");
-  Prepared prepared = prepare(flags);
+  Prepared prepared = prepare(flags, nullptr);
   log_info("memory plan", {{"needed", format_bytes(prepared.memory.total())},
                            {"mapped", format_bytes(prepared.memory.mapped)}});
   if (flags.ranks.rank() > 0) return follow(flags, prepared, boot);

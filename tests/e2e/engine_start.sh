@@ -67,6 +67,29 @@ expect 1 'top_p' model --check --port 0
 expect 0 'ready to start' model --check --port 0 --generation-config vllm
 rm model/generation_config.json
 
+# Every file that cannot be used is named at once, and so is every flag that does not fit the model.
+mkdir defaults
+echo '{"top_p": 7}' >defaults/generation_config.json
+printf 'two words' >key.txt
+all_named() {
+  for text; do grep -qF -- "$text" err.txt || fail "\"$text\" is not among the faults"; done
+}
+SPARK_API_KEY=' ' expect 1 '5 faults' model --check --port 0 --api-key-file absent.txt --generation-config defaults \
+  --max-model-len 1000000000 --speculative-config '{"method": "none"}'
+all_named 'SPARK_API_KEY: holds no key' absent.txt 'top_p' '--max-model-len' '--speculative-config'
+expect 1 '4 faults' damaged --check --port 0 --api-key-file key.txt --generation-config defaults \
+  --max-model-len 1000000000
+all_named 'key.txt: holds a key with blanks' safetensors 'top_p' '--max-model-len'
+echo '{' >damaged/config.json
+expect 1 '2 faults' damaged --check --port 0 --generation-config defaults --max-model-len 1000000000
+all_named 'damaged/config.json' 'top_p'
+# A start ends with the first of them.
+for arguments in '--api-key-file absent.txt' '--max-model-len 1000000000'; do
+  # shellcheck disable=SC2086
+  expect 1 "${arguments#* }" model --port 0 --generation-config defaults $arguments
+  if grep -qF top_p err.txt; then fail 'two faults of a start'; fi
+done
+
 # A server says when it is ready, in logs that programs can read, and takes its port first.
 serve --config good.yaml
 for phase in 'reading configuration' 'headers' 'Engram classes' 'loading weights' 'generating the first token' 'boot: ready'; do

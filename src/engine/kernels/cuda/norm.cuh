@@ -1,6 +1,9 @@
 // The RMS norm of a row by one block, with the quantised form of the result.
 #pragma once
 
+#include <algorithm>
+#include <string>
+
 #include "engine/kernels/cuda/device.cuh"
 #include "engine/kernels/cuda/launch.h"
 
@@ -69,6 +72,19 @@ __device__ __forceinline__ void norm_row(const NormParams& p, int64_t row, const
                 p.codes == nullptr ? nullptr : p.codes + row * p.cols,
                 p.codes == nullptr ? nullptr : p.scales + row * (p.cols / 32),
                 [&](float v) { return block_sum(v, scratch); });
+}
+
+// Threads of a block that has a whole row.
+inline int row_threads(int64_t cols) {
+  const int64_t pieces = cols / 8;
+  return static_cast<int>(
+      std::min<int64_t>(1024, round_up(pieces > 1024 ? ceil_div(pieces, 2) : pieces, 32)));
+}
+
+inline void require_width(int64_t cols, const char* what) {
+  if (cols % 32 == 0 && cols / 8 <= int64_t{1024} * kMaxPieces) return;
+  throw Error(std::string(what) + " of " + std::to_string(cols) + " channels", "CUDA backend",
+              "row kernels take multiples of 32 up to 16384 channels");
 }
 
 }  // namespace spark::engine::cuda
