@@ -25,6 +25,8 @@ namespace spark::ops {
 namespace {
 
 constexpr double kSeconds = 20;
+// For another command that changes the lab: as long as most faults may take.
+constexpr double kLockSeconds = 20;
 // Gigabytes are touched page by page, on a machine that may have a full load besides.
 constexpr int kMemorySeconds = 90;
 
@@ -297,8 +299,8 @@ int64_t parse_size(const std::string& text) {
 }
 
 std::string inject_fault(const std::string& directory, const LabFault& wanted) {
-  LabState state = load_lab(directory);
-  const Descriptor lock = lock_lab(directory, 5);
+  const Descriptor lock = lock_lab(directory, kLockSeconds);
+  LabState state = load_lab(directory);  // only now: another command may have recorded a fault until here
   const LabFault fault = checked(state.plan, wanted);
   for (const LabFault& present : state.faults) {
     if (present.kind == fault.kind && present.node == fault.node && present.peer == fault.peer)
@@ -316,10 +318,10 @@ std::string inject_fault(const std::string& directory, const LabFault& wanted) {
 }
 
 HealedFaults heal_faults(const std::string& directory, const std::string& kind, const std::string& node) {
-  LabState state = load_lab(directory);
+  const Descriptor lock = lock_lab(directory, kLockSeconds);
+  LabState state = load_lab(directory);  // only now, as above
   if (!kind.empty()) kind_of(kind);
   if (!node.empty()) state.plan.node(node);
-  const Descriptor lock = lock_lab(directory, 5);
   HealedFaults result;
   for (size_t i = state.faults.size(); i-- > 0;) {
     const LabFault fault = state.faults[i];

@@ -301,15 +301,16 @@ TEST(LabFaults, NeedALab) {
   EXPECT_THROW(heal_faults("/nonexistent", "", ""), Error);
 }
 
-// A lab on file whose processes are this one.
+// A lab on file whose network is this process and whose nodes are gone: nothing can be run in one of them.
 LabState recorded_lab(const std::string& directory, std::vector<LabFault> faults) {
   const ProcessIdentity self = *identify_process(::getpid());
+  const ProcessIdentity gone = {self.pid, self.start_ticks + 1};
   const LabState state = {
       .boot_id = boot_id(),
       .plan = plan_lab({.directory = directory, .nodes = 4, .spark_program = "/opt/spark"}),
       .network = self,
-      .nodes = {self, self, self, self},
-      .docker = {},
+      .nodes = {gone, gone, gone, gone},
+      .docker = "docker 1",
       .image = {},
       .faults = std::move(faults)};
   lock_lab(directory, 1, LabLock::kClaim);  // makes it a lab's directory
@@ -343,6 +344,25 @@ TEST_F(LabFolder, RefusedFaultsAreNotRecorded) {
     }
   }
   EXPECT_TRUE(read_lab_state(folder_)->faults.empty());
+}
+
+// A command that waits for another one must see what that one recorded.
+TEST_F(LabFolder, CommandsAtTheSameTimeKeepEachOthersRecords) {
+  LabState state = recorded_lab(folder_, {});
+  Descriptor other = lock_lab(folder_, 0);
+  std::jthread injection([&] { EXPECT_THROW(inject_fault(folder_, {"ssh", "node2", "", ""}), Error); });
+  std::jthread healing([&] { EXPECT_EQ(heal_faults(folder_, "clock", "").failed.size(), 1u); });
+  // Time to read the record too early; whoever reads it in time passes whatever the machine does.
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  state.faults = {{"clock", "node1", "", "30"}};
+  write_lab_state(state);
+  other.close();
+  injection.join();
+  healing.join();
+  const std::vector<LabFault> faults = read_lab_state(folder_)->faults;
+  ASSERT_EQ(faults.size(), 2u);
+  EXPECT_EQ(faults[0].kind, "clock");
+  EXPECT_EQ(faults[1].kind, "ssh") << "what could not be taken back is in the record";
 }
 
 TEST_F(LabFolder, OneFaultThatStaysKeepsNoOtherFromBeingHealed) {
