@@ -74,8 +74,8 @@ TEST(LabPlan, TwoDirectoriesTwoIdentities) {
 TEST(LabTexts, EveryCableIsMadeInsideNamespaces) {
   const std::string batch = link_batch(plan_of(3), 100, {101, 102, 103});
   EXPECT_NE(
-      batch.find("link add name enp1s0f0np0 mtu 9000 netns 101 type veth peer name enp1s0f1np1 mtu 9000 "
-                 "netns 102\n"),
+      batch.find("link add name enp1s0f0np0 address 58:ff:01:00:00:01 mtu 9000 netns 101 type veth peer name "
+                 "enp1s0f1np1 address 58:ff:02:00:00:03 mtu 9000 netns 102\n"),
       std::string::npos);
   EXPECT_NE(batch.find("link add name enP7s7 netns 103 type veth peer name node3 netns 100\n"),
             std::string::npos);
@@ -371,7 +371,7 @@ TEST_F(LabFolder, OneFaultThatStaysKeepsNoOtherFromBeingHealed) {
   EXPECT_TRUE(result.healed.empty());
   ASSERT_EQ(result.failed.size(), 2u);
   EXPECT_EQ(result.failed[0].where, "cable node2 node4");
-  EXPECT_EQ(result.failed[1].what, "has no cable to node3");
+  EXPECT_EQ(result.failed[1].what, "node1: has no cable to node3");
 }
 
 TEST(LabCgroups, FindsSomethingOrNothingWithoutFailing) {
