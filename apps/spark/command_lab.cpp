@@ -9,6 +9,7 @@
 #include "common/log.h"
 #include "common/table.h"
 #include "common/units.h"
+#include "ops/lab/eater.h"
 #include "ops/lab/enter.h"
 #include "ops/lab/faults.h"
 #include "ops/lab/lab.h"

@@ -120,7 +120,76 @@ if "$spark" lab fault --dir "$lab" freeze node2 >/dev/null 2>&1; then
   timeout 2 ssh -F "$lab/ssh_config" -o BatchMode=yes node2 true 2>/dev/null && fail "a frozen node answers"
   "$spark" lab heal --dir "$lab" freeze >/dev/null
 fi
+
+# Of a command that was killed the record tells what was meant, not what was done: healing works from wherever it ended.
+ports() { # a node's links and addresses, without what follows a moment later
+  in_node "$1" sh -c 'ip -o link; ip -o -4 addr' |
+    sed 's/NO-CARRIER,//; s/,LOWER_UP//; s/ qdisc.* link.ether / /; s/ brd .*//; s/valid_lft.*//'
+}
+record() { # KIND NODE [PEER [VALUE]]
+  sed "s/\"faults\": \[\]/\"faults\": [{\"kind\": \"$1\", \"node\": \"$2\", \"peer\": \"${3:-}\", \"value\": \"${4:-}\"}]/" \
+    "$lab/state.json" >"$work/state"
+  cat "$work/state" >"$lab/state.json"
+}
+heals() { # TEXT...: the record is healed, and node1 is what it was
+  "$spark" lab heal --dir "$lab" >"$work/out" 2>&1 || fail "$*: cannot be healed"
+  grep -q '^healed' "$work/out" || fail "$*: nothing was recorded"
+  ports node1 >"$work/ports.now"
+  diff "$work/ports" "$work/ports.now" >&2 || fail "$*: node1 is not what it was"
+}
+ports node1 >"$work/ports"
+for what in "swap node1" "subnet node1 node2" "mtu node1 node2 1500" "cable node1 node2" "ssh node1" "clock node1"; do
+  # shellcheck disable=SC2086
+  record $what
+  heals "$what, recorded but not made"
+done
+on node1 true || fail "SSH does not answer after it was healed without a fault"
+for what in "swap node1" "subnet node1 node2"; do
+  # shellcheck disable=SC2086
+  "$spark" lab fault --dir "$lab" $what >/dev/null
+  cp "$lab/state.json" "$work/kept"
+  heals "$what"
+  cat "$work/kept" >"$lab/state.json" # as when the record could not be written
+  heals "$what, healed twice"
+done
+in_node node1 sh -c 'p=enp1s0f0np0; ip link set $p down; ip addr flush dev $p; ip link set $p name spark-01; ip link set enp1s0f1np1 down'
+record swap node1
+heals "a swap that was killed half way"
+"$spark" lab fault --dir "$lab" mtu node1 node2 >/dev/null
+"$spark" lab fault --dir "$lab" swap node1 >/dev/null
+in_node node1 sh -c 'cat /sys/class/net/en[pP]*f*/mtu' >"$work/mtu" || fail "the interfaces cannot be read after they changed places"
+[ "$(grep -c 1500 "$work/mtu")" = 2 ] || { cat "$work/mtu" >&2; fail "a port's MTU leaves with its cable"; }
+"$spark" lab heal --dir "$lab" mtu >/dev/null
+heals "mtu and swap of one port"
+for n in 1 2 3; do
+  "$spark" lab fault --dir "$lab" clock "node$n" >/dev/null &
+  clocks="${clocks:-} $!"
+done
+for clock in $clocks; do wait "$clock" || fail "one of three faults at the same time"; done
+[ "$("$spark" lab heal --dir "$lab" | grep -c '^healed: clock')" = 3 ] || fail "faults at the same time lose one another's record"
+
+"$spark" lab fault --dir "$lab" clock node2 >/dev/null
+if "$spark" lab fault --dir "$lab" freeze node2 >/dev/null 2>&1; then
+  "$spark" lab fault --dir "$lab" disk node2 >"$work/out" 2>&1 && fail "a frozen node does what it is told"
+  grep -q 'node2: is frozen' "$work/out" || fail "does not say which node is frozen"
+  "$spark" lab heal --dir "$lab" clock >"$work/out" 2>&1 && fail "heals in a frozen node"
+  grep -q 'node2: is frozen' "$work/out" || fail "does not say which node is frozen when it heals"
+fi
+"$spark" lab heal --dir "$lab" >"$work/out" 2>&1 || fail "a frozen node keeps the lab from being healed"
 "$spark" lab status --dir "$lab" >"$work/status" || { cat "$work/status" >&2; fail "not healthy again"; }
+
+# Somebody else is told what he needs, in a sentence of ours.
+as_nobody() { setpriv --reuid 65534 --regid 65534 --clear-groups "$spark" "$@"; }
+if as_nobody --version >/dev/null 2>&1; then
+  chmod 755 "$work"
+  for words in status "run -- true" "shell node1 -- true" heal "fault ssh node1" "connect node1" down up; do
+    # shellcheck disable=SC2086
+    as_nobody lab --dir "$lab" $words >"$work/out" 2>&1 </dev/null && fail "lab $words works for everybody"
+    grep -q root "$work/out" || fail "lab $words: does not say that a lab is root's"
+    ! grep -q 'filesystem error' "$work/out" || fail "lab $words: a library's message"
+  done
+  chmod 700 "$work"
+fi
 
 # A repository that has no profiles makes a lab without a site, and no hint at one.
 mkdir "$work/elsewhere"
@@ -129,6 +198,11 @@ grep -q '/site ' "$work/out" && fail "names a site that is not there"
 
 # Up over a running lab, and over what kill -9 leaves at any moment.
 "$spark" --repository "$source" lab up --dir "$lab" --no-docker >/dev/null 2>&1 || fail "up over a running lab"
+"$spark" lab fault --dir "$lab" docker node1 >"$work/out" 2>&1 && fail "stops an engine that is not there"
+grep -q 'no container engine' "$work/out" || fail "does not say that there is no engine"
+record docker node1
+"$spark" lab heal --dir "$lab" >/dev/null || fail "cannot heal an engine that never was"
+in_node node1 test ! -e /run/docker.pid || fail "healing starts an engine in a lab without"
 for delay in 0.05 0.15 0.25 0.4; do
   setsid "$spark" --repository "$source" lab up --dir "$lab" --no-docker >/dev/null 2>&1 &
   victim=$!

@@ -106,7 +106,10 @@ Descriptor lock_lab(const std::string& directory, double timeout_s, LabLock lock
     const int cause = errno;
     const bool removed = !file.open() && cause == ENOENT;
     if (removed && lock == LabLock::kExisting) throw no_lab(directory);
-    if (!file.open() && !removed) throw Error(std::string("cannot be opened: ") + std::strerror(cause), path);
+    if (!file.open() && !removed) {
+      throw Error(std::string("cannot be opened: ") + std::strerror(cause), path,
+                  cause == EACCES ? "a lab is root's: sudo spark lab ..." : "");
+    }
     // Whoever held the lock may have removed the lab, and somebody made another one.
     if (file.open() && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 && is_file(file.get(), path)) return file;
     if (monotonic_s() > end)

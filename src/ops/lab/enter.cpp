@@ -73,8 +73,13 @@ std::vector<std::string> operator_command(const LabState& state, const std::vect
 
 std::string run_in_node(const LabState& state, const std::string& node, const std::string& script,
                         double timeout_s) {
-  const ProcessResult result =
-      run_process(node_command(state, node, {"sh", "-s"}), {.input = script + "\n", .timeout_s = timeout_s});
+  const std::vector<std::string> words = node_command(state, node, {"sh", "-s"});
+  ProcessResult result;
+  try {
+    result = run_process(words, {.input = script + "\n", .timeout_s = timeout_s});
+  } catch (const Error& error) {
+    throw Error(std::string("a command in the node ") + error.what(), node, error.hint());
+  }
   if (result.exit_code != 0) {
     throw Error("a command in the node failed: " + (result.error.empty() ? result.output : result.error),
                 node);

@@ -248,7 +248,11 @@ LabState lab_up(const LabOptions& options, const LabProgress& progress) {
 }
 
 bool lab_down(const std::string& directory) {
-  const auto marked = [&] { return fs::exists(directory + "/.spark-lab"); };
+  // Who may not look is told what he needs.
+  const auto marked = [&] {
+    std::error_code trouble;
+    return fs::exists(directory + "/.spark-lab", trouble) || trouble;
+  };
   if (!marked()) return false;
   require_root();
   Descriptor lock;

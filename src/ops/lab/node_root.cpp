@@ -81,11 +81,16 @@ void show_separate_filesystems(const std::string& root) {
   }
 }
 
-// Copy on write over sysfs, so that a folder can be added to it.
+// Copy on write over sysfs, so that a folder can be added to it. The interfaces' folder is sysfs itself: an
+// overlay keeps handles of what it has shown, and those are stale when an interface gets another's name.
 void show_rdma(const LabNode& node, const std::string& store) {
-  for (const char* part : {"/class-upper", "/class-work"}) fs::create_directory(store + part);
+  const std::string net = store + "/class-net";
+  for (const char* part : {"/class-upper", "/class-work", "/class-net"}) fs::create_directory(store + part);
+  do_mount("/sys/class/net", net, nullptr, MS_BIND);
   do_mount("overlay", "/sys/class", "overlay", 0,
            "lowerdir=/sys/class,upperdir=" + store + "/class-upper,workdir=" + store + "/class-work");
+  do_mount(net, "/sys/class/net", nullptr, MS_MOVE);
+  fs::remove(net);
   write_rdma_view("/sys/class/infiniband", rdma_view(node, {}));
 }
 

@@ -1,5 +1,7 @@
 #include "ops/lab/plan.h"
 
+#include <cstdio>
+
 #include "common/hash.h"
 #include "ops/fabric/addresses.h"
 #include "ops/fabric/layout.h"
@@ -24,12 +26,20 @@ void check(const LabOptions& options) {
   throw_if_any(faults, "spark lab");
 }
 
+// The one that rdma_view.cpp's link-local GIDs are made of.
+std::string mac_of(int64_t rank, size_t port) {
+  char text[64];
+  std::snprintf(text, sizeof text, "58:ff:%02llx:00:00:%02zx", static_cast<long long>(rank + 1), port);
+  return text;
+}
+
 LabNode lab_node(const Node& node) {
   LabNode result{.name = node.name, .rank = node.rank, .management_ip = node.management_ip, .interfaces = {}};
   for (const PortPath& port : port_paths()) {
     for (const DeviceSubnet& subnet : node.subnets) {
       if (subnet.device != port.device) continue;
-      result.interfaces.push_back({port.netdev, node_address(subnet.cidr, node.rank) + "/24", kFabricMtu});
+      result.interfaces.push_back({port.netdev, node_address(subnet.cidr, node.rank) + "/24", kFabricMtu,
+                                   mac_of(node.rank, result.interfaces.size() + 1)});
     }
   }
   return result;

@@ -40,6 +40,7 @@ struct LabInterface {
   std::string name;     // "enp1s0f0np0"
   std::string address;  // "10.12.1.1/24"
   int mtu = 1500;
+  std::string mac;  // of the cable's end that belongs here: "58:ff:01:00:00:01"
 };
 
 struct LabNode {

@@ -1,5 +1,7 @@
 #include "ops/lab/texts.h"
 
+#include <algorithm>
+
 #include "common/json.h"
 #include "ops/lab/node_root.h"
 #include "ops/site/text_forms.h"
@@ -25,11 +27,17 @@ std::string proxy_word(const std::string& word) {
 std::string link_batch(const LabPlan& plan, pid_t network, const std::vector<pid_t>& nodes) {
   std::string text;
   const auto process = [&nodes](int64_t rank) { return std::to_string(nodes.at(static_cast<size_t>(rank))); };
+  const auto mac = [&plan](int64_t rank, const std::string& name) {
+    const std::vector<LabInterface>& ports = plan.nodes.at(static_cast<size_t>(rank)).interfaces;
+    return std::find_if(ports.begin(), ports.end(), [&name](const auto& port) { return port.name == name; })
+        ->mac;
+  };
   for (const LabLink& link : plan.links) {
     const std::string mtu = std::to_string(plan.nodes.front().interfaces.front().mtu);
-    text += "link add name " + link.interface_a + " mtu " + mtu + " netns " + process(link.rank_a) +
-            " type veth peer name " + link.interface_b + " mtu " + mtu + " netns " + process(link.rank_b) +
-            "\n";
+    text += "link add name " + link.interface_a + " address " + mac(link.rank_a, link.interface_a) + " mtu " +
+            mtu + " netns " + process(link.rank_a) + " type veth peer name " + link.interface_b +
+            " address " + mac(link.rank_b, link.interface_b) + " mtu " + mtu + " netns " +
+            process(link.rank_b) + "\n";
   }
   for (const LabNode& node : plan.nodes) {
     text += "link add name " + std::string(kLabManagementInterface) + " netns " + process(node.rank) +
@@ -127,14 +135,14 @@ std::string start_docker_script(const LabPlan& plan, const std::string& node) {
   return "command -v dockerd >/dev/null || { echo 'no dockerd on this machine: install docker.io'; exit 1; "
          "}\n"
          "mkdir -p /run/spark-lab; echo '{}' >/run/spark-lab/docker.json\n"
-         // The engine's children would keep this script's output open.
+         // The engine's children would keep this script's output open, and the lock of fault_scripts.h.
          "setsid dockerd --config-file /run/spark-lab/docker.json --data-root /var/lib/docker"
          " --exec-root /run/docker -H unix:///run/docker.sock --pidfile /run/docker.pid --bridge=none"
          " --iptables=false --ip6tables=false --exec-opt native.cgroupdriver=cgroupfs --shutdown-timeout 1"
          " --cgroup-parent /" +
          plan.cgroup() + "/" + node +
          "/docker"
-         " >>/var/log/dockerd.log 2>&1 </dev/null &\n"
+         " >>/var/log/dockerd.log 2>&1 </dev/null 9>&- &\n"
          "d=$!; i=0\n"
          "until v=$(docker -H unix:///run/docker.sock version -f '{{.Server.Version}}' 2>/dev/null); do\n"
          "  i=$((i+1))\n"

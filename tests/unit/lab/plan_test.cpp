@@ -74,8 +74,8 @@ TEST(LabPlan, TwoDirectoriesTwoIdentities) {
 TEST(LabTexts, EveryCableIsMadeInsideNamespaces) {
   const std::string batch = link_batch(plan_of(3), 100, {101, 102, 103});
   EXPECT_NE(
-      batch.find("link add name enp1s0f0np0 mtu 9000 netns 101 type veth peer name enp1s0f1np1 mtu 9000 "
-                 "netns 102\n"),
+      batch.find("link add name enp1s0f0np0 address 58:ff:01:00:00:01 mtu 9000 netns 101 type veth peer name "
+                 "enp1s0f1np1 address 58:ff:02:00:00:03 mtu 9000 netns 102\n"),
       std::string::npos);
   EXPECT_NE(batch.find("link add name enP7s7 netns 103 type veth peer name node3 netns 100\n"),
             std::string::npos);
@@ -301,15 +301,16 @@ TEST(LabFaults, NeedALab) {
   EXPECT_THROW(heal_faults("/nonexistent", "", ""), Error);
 }
 
-// A lab on file whose processes are this one.
+// A lab on file whose network is this process and whose nodes are gone: nothing can be run in one of them.
 LabState recorded_lab(const std::string& directory, std::vector<LabFault> faults) {
   const ProcessIdentity self = *identify_process(::getpid());
+  const ProcessIdentity gone = {self.pid, self.start_ticks + 1};
   const LabState state = {
       .boot_id = boot_id(),
       .plan = plan_lab({.directory = directory, .nodes = 4, .spark_program = "/opt/spark"}),
       .network = self,
-      .nodes = {self, self, self, self},
-      .docker = {},
+      .nodes = {gone, gone, gone, gone},
+      .docker = "docker 1",
       .image = {},
       .faults = std::move(faults)};
   lock_lab(directory, 1, LabLock::kClaim);  // makes it a lab's directory
@@ -345,13 +346,32 @@ TEST_F(LabFolder, RefusedFaultsAreNotRecorded) {
   EXPECT_TRUE(read_lab_state(folder_)->faults.empty());
 }
 
+// A command that waits for another one must see what that one recorded.
+TEST_F(LabFolder, CommandsAtTheSameTimeKeepEachOthersRecords) {
+  LabState state = recorded_lab(folder_, {});
+  Descriptor other = lock_lab(folder_, 0);
+  std::jthread injection([&] { EXPECT_THROW(inject_fault(folder_, {"ssh", "node2", "", ""}), Error); });
+  std::jthread healing([&] { EXPECT_EQ(heal_faults(folder_, "clock", "").failed.size(), 1u); });
+  // Time to read the record too early; whoever reads it in time passes whatever the machine does.
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  state.faults = {{"clock", "node1", "", "30"}};
+  write_lab_state(state);
+  other.close();
+  injection.join();
+  healing.join();
+  const std::vector<LabFault> faults = read_lab_state(folder_)->faults;
+  ASSERT_EQ(faults.size(), 2u);
+  EXPECT_EQ(faults[0].kind, "clock");
+  EXPECT_EQ(faults[1].kind, "ssh") << "what could not be taken back is in the record";
+}
+
 TEST_F(LabFolder, OneFaultThatStaysKeepsNoOtherFromBeingHealed) {
   recorded_lab(folder_, {{"cable", "node1", "node3", ""}, {"cable", "node2", "node4", ""}});
   const HealedFaults result = heal_faults(folder_, "", "");
   EXPECT_TRUE(result.healed.empty());
   ASSERT_EQ(result.failed.size(), 2u);
   EXPECT_EQ(result.failed[0].where, "cable node2 node4");
-  EXPECT_EQ(result.failed[1].what, "has no cable to node3");
+  EXPECT_EQ(result.failed[1].what, "node1: has no cable to node3");
 }
 
 TEST(LabCgroups, FindsSomethingOrNothingWithoutFailing) {
