@@ -140,8 +140,8 @@ void ready_url(RuleContext& context) {
   const std::string& text = context.profile.deployment.ready_url;
   const auto url = parse_http_url(text);
   if (!url) {
-    context.error("deployment.ready_url", "is " + quoted(text), "an http:// or https:// address",
-                  "write http://127.0.0.1:PORT/v1/models");
+    context.error("deployment.ready_url", "is " + quoted(without_url_secrets(text)),
+                  "an http:// or https:// address", "write http://127.0.0.1:PORT/v1/models");
   } else if (context.site.engine.port && url->port != *context.site.engine.port) {
     context.error("deployment.ready_url",
                   "asks port " + std::to_string(url->port) + ", the server listens on " +

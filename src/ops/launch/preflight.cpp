@@ -4,6 +4,7 @@
 #include <set>
 
 #include "common/process.h"
+#include "common/url_secrets.h"
 #include "ops/doctor/live.h"
 #include "ops/launch/node_scripts.h"
 
@@ -41,9 +42,10 @@ void judge_look(const PreflightInput& input, const NodeLook& look, Findings& fin
   }
   if (!look.origin.empty() &&
       normalised_origin(look.origin) != normalised_origin(profile.deployment.repository)) {
-    findings.push_back(preflight_error("start.origin", look.node, "the checkout's origin is " + look.origin,
-                                       profile.deployment.repository,
-                                       "git remote set-url origin " + profile.deployment.repository));
+    const std::string expected = without_url_secrets(profile.deployment.repository);
+    findings.push_back(preflight_error("start.origin", look.node,
+                                       "the checkout's origin is " + without_url_secrets(look.origin),
+                                       expected, "git remote set-url origin " + expected));
   }
   if (input.replace && look.running() && !look.unkeepable.empty())
     findings.push_back(preflight_error(

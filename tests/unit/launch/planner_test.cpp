@@ -301,6 +301,36 @@ TEST(Sync, NeedsCleanCheckoutsOfTheOrigin) {
   for (const NodeLook& look : {absent, foreign, dirty, away}) EXPECT_EQ(judge_sync(site, {look}).size(), 1u);
 }
 
+TEST(Sync, OriginsAreNamedWithoutTheirTokens) {
+  Site site = ring_site();
+  site.profile.deployment.repository = "https://me:site-token@git.site.example/a.git";
+  NodeLook foreign = watched("node2"), absent = foreign;
+  foreign.commit = "c";
+  foreign.origin = "https://me:node-token@elsewhere.example/a.git";
+  absent.commit.clear();
+  const LocalState local = {"c", {}};
+  std::string text;
+  for (const NodeLook& look : {foreign, absent}) {
+    for (const Findings& findings :
+         {judge_sync(site, {look}), judge_preflight({site, local, {}, {look}, true, true})}) {
+      for (const Finding& finding : findings)
+        text += finding.evidence + "\n" + finding.expected + "\n" + finding.fix + "\n";
+    }
+  }
+  EXPECT_NE(text.find("origin is https://...@elsewhere.example/a.git"), std::string::npos) << text;
+  EXPECT_NE(text.find("git remote set-url origin https://...@git.site.example/a.git"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("git clone https://...@git.site.example/a.git"), std::string::npos) << text;
+  EXPECT_EQ(text.find("token"), std::string::npos) << text;
+  // Nor does what a tool on the node said of it.
+  RemoteResult result;
+  result.outcome = RemoteOutcome::kExited;
+  result.exit_code = 1;
+  result.error = "git fetch: fatal: unable to access 'https://me:node-token@elsewhere.example/a.git/'\n";
+  EXPECT_EQ(read_look("node2", result).problem,
+            "git fetch: fatal: unable to access 'https://...@elsewhere.example/a.git/'");
+}
+
 TEST(Evidence, TheLastOnesStay) {
   const test::TemporaryFolder folder;
   for (const char* name : {"20260101T000000Z-svc", "20260102T000000Z-svc", "20260103T000000Z-svc",
