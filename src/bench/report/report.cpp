@@ -158,6 +158,7 @@ Json report_json(const Report& report) {
               {"min_samples", report.min_samples},
               {"max_samples", report.max_samples},
               {"seed", report.seed}}}};
+  if (report.deployment.is_object()) json["identity"].update(report.deployment);
   Json points = Json::object();
   Json samples = Json::object();
   for (const DecodePoint& point : report.points) {
