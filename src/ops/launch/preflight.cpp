@@ -5,6 +5,8 @@
 
 #include "common/process.h"
 #include "common/url_secrets.h"
+#include "ops/doctor/doctor.h"
+#include "ops/doctor/grouped.h"
 #include "ops/doctor/live.h"
 #include "ops/launch/node_scripts.h"
 
@@ -141,6 +143,18 @@ Findings judge_preflight(const PreflightInput& input) {
   std::stable_sort(findings.begin(), findings.end(),
                    [](const Finding& a, const Finding& b) { return a.severity < b.severity; });
   return findings;
+}
+
+std::string preflight_warnings(const Site& site, const Findings& preflight) {
+  Findings shown = diagnose(site, nullptr);
+  shown.insert(shown.end(), preflight.begin(), preflight.end());
+  shown = grouped_by_node(shown);
+  const auto count = std::count_if(shown.begin(), shown.end(), [](const Finding& finding) {
+    return finding.severity == Severity::kWarning;
+  });
+  if (count == 0) return {};
+  return std::to_string(count) + (count == 1 ? " warning" : " warnings") +
+         " (spark doctor --live --expect-stopped shows " + (count == 1 ? "it)" : "them)");
 }
 
 ClusterSituation situation_of(const std::vector<NodeLook>& looks, const std::vector<RankLaunch>& launches) {
