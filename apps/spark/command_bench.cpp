@@ -18,6 +18,8 @@
 #include "commands.h"
 #include "common/error.h"
 #include "common/file.h"
+#include "ops/site/deployment_identity.h"
+#include "site_options.h"
 
 namespace spark::app {
 namespace {
@@ -41,6 +43,7 @@ struct BenchFlags {
   std::string output;
   std::string report;
   bool json = false;
+  bool for_profile = false;  // --cluster-config or --nodes-config says what the service was started from
 };
 
 std::string utc_stamp() {
@@ -105,10 +108,19 @@ bench::DecodeSuiteOptions suite_options(const BenchFlags& flags) {
   return options;
 }
 
-void measure(const BenchFlags& flags, Outcome& outcome) {
+// Read before anything is measured: a profile with a fault is told first, not after the run.
+Json deployment_of(const SiteOptions& site_options) {
+  const ops::Repository repository(site_options.repository);
+  const ops::Site site = site_options.load(repository);
+  ops::throw_if_any_fault(site);
+  return ops::deployment_identity(site);
+}
+
+void measure(const BenchFlags& flags, const SiteOptions& site_options, Outcome& outcome) {
   const bench::DecodeSuiteOptions options = suite_options(flags);
   const bench::HttpClient client({flags.base_url, api_key(flags.api_key_file)}, &g_interrupted);
   bench::Report report;
+  if (flags.for_profile) report.deployment = deployment_of(site_options);
   report.model = bench::served_model(client, flags.model);
   report.server_version = bench::served_version(client);
   report.started_utc = utc_stamp();
@@ -157,7 +169,7 @@ void measure(const BenchFlags& flags, Outcome& outcome) {
   }
 }
 
-void run(const BenchFlags& flags, Outcome& outcome) {
+void run(const BenchFlags& flags, const SiteOptions& site_options, Outcome& outcome) {
   if (!flags.report.empty()) {
     print(parse_json(read_file(flags.report, kMaxReportBytes), flags.report), flags.report, flags.json);
     return;
@@ -170,7 +182,7 @@ void run(const BenchFlags& flags, Outcome& outcome) {
     throw CLI::ValidationError("--max-samples", "is below --min-samples; raise it or lower --min-samples");
   }
   try {
-    measure(flags, outcome);
+    measure(flags, site_options, outcome);
   } catch (const bench::Unreachable& error) {
     std::cerr << "error: " << error.describe() << "\n";
     outcome.code = ExitCode::kUnreachable;
@@ -179,14 +191,17 @@ void run(const BenchFlags& flags, Outcome& outcome) {
 
 }  // namespace
 
-void add_bench_command(CLI::App& app, Outcome& outcome) {
+void add_bench_command(CLI::App& app, Outcome& outcome, const SiteOptions& options) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* command = app.add_subcommand(
       "bench",
       "Measure a live service: tokens per second and time to first token, with confidence intervals.\n"
       "The service receives nothing but API requests. Nobody else may use it meanwhile: a sample that "
       "overlaps\n"
-      "with foreign traffic is discarded and repeated.");
+      "with foreign traffic is discarded and repeated. With --cluster-config PROFILE before \"bench\" the "
+      "report "
+      "records\n"
+      "the shape of the service, which a reference of that profile must have.");
   command->add_option("--base-url", flags->base_url, "Address of the service, e.g. http://127.0.0.1:8000");
   command->add_option("--model", flags->model, "Model name to ask for (default: the first one served)");
   command->add_option("--api-key-file", flags->api_key_file, "File that holds the bearer key");
@@ -221,7 +236,10 @@ void add_bench_command(CLI::App& app, Outcome& outcome) {
   command->add_option("--output", flags->output, "Folder of the report (default: results/bench/<UTC time>)");
   command->add_option("--report", flags->report, "Print the table of an existing bench.json and exit");
   command->add_flag("--json", flags->json, "Print the report as JSON on stdout, the table on stderr");
-  command->callback([flags, &outcome] { run(*flags, outcome); });
+  command->callback([flags, &app, &outcome, &options] {
+    flags->for_profile = app.count("--cluster-config") + app.count("--nodes-config") > 0;
+    run(*flags, options, outcome);
+  });
 }
 
 }  // namespace spark::app

@@ -39,7 +39,7 @@ struct Outcome {
 
 struct SiteOptions;
 
-void add_bench_command(CLI::App& app, Outcome& outcome);
+void add_bench_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);
 void add_cluster_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);
 void add_completion_commands(CLI::App& app);
 void add_config_command(CLI::App& app, const SiteOptions& options);

@@ -36,7 +36,7 @@ int run(int argc, char** argv) {
   Outcome outcome;
   SiteOptions site;
   add_site_options(app, site);
-  add_bench_command(app, outcome);
+  add_bench_command(app, outcome, site);
   add_cluster_command(app, outcome, site);
   add_config_command(app, site);
   add_doctor_command(app, outcome, site);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -15,11 +16,10 @@
 #include "common/error.h"
 #include "common/mapped_fault.h"
 #include "common/read_advice.h"
+#include "common/unfinished_write.h"
 
 namespace spark {
 namespace {
-
-constexpr std::string_view kTemporarySuffix = ".XXXXXX";  // mkostemp's
 
 [[noreturn]] void fail(const std::string& path, const char* doing) {
   throw Error(std::string(doing) + ": " + std::strerror(errno), path);
@@ -85,10 +85,11 @@ std::string read_file(const std::string& path, size_t max_bytes) {
 }
 
 void write_file_atomic(const std::string& path, std::string_view content, unsigned mode) {
-  std::string temporary = path;
-  temporary += kTemporarySuffix;
-  const Descriptor fd(::mkostemp(temporary.data(), O_CLOEXEC));
-  if (fd.get() < 0) fail(path, "cannot be created");
+  remove_unfinished_writes_of(path);  // first: a full disk may need their space
+  const UnfinishedWrite unfinished(path);
+  const std::string& temporary = unfinished.path();
+  const Descriptor& fd = unfinished.descriptor();
+  if (!fd.open()) fail(path, "cannot be created");
   try {
     while (!content.empty()) {
       const ssize_t count = ::write(fd.get(), content.data(), content.size());
@@ -107,7 +108,12 @@ void write_file_atomic(const std::string& path, std::string_view content, unsign
 }
 
 bool is_unfinished_write(std::string_view name, std::string_view of) {
-  return name.size() == of.size() + kTemporarySuffix.size() && name.starts_with(of) && name[of.size()] == '.';
+  if (name.size() != of.size() + kUnfinishedSuffix.size() || !name.starts_with(of)) return false;
+  name.remove_prefix(of.size());
+  const size_t word = kUnfinishedSuffix.find('X');
+  return name.starts_with(kUnfinishedSuffix.substr(0, word)) &&
+         std::all_of(name.begin() + static_cast<std::ptrdiff_t>(word), name.end(),
+                     [](unsigned char c) { return std::isalnum(c) != 0; });
 }
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {

@@ -2,13 +2,17 @@
 
 #include <array>
 #include <cstdio>
+#include <string_view>
 
 namespace spark {
 
 std::string format_fixed(double value, int digits) {
   std::array<char, 400> buffer{};
   std::snprintf(buffer.data(), buffer.size(), "%.*f", digits, value);
-  return buffer.data();
+  const std::string_view text = buffer.data();
+  const bool zero = text.find_first_not_of("-0.") == std::string_view::npos;
+  return std::string(zero && text.starts_with('-') ? text.substr(1)
+                                                   : text);  // nobody reads "-0.00" as nothing
 }
 
 std::string format_bytes(uint64_t bytes) {

@@ -1,6 +1,7 @@
 #include "common/url_secrets.h"
 
 #include <algorithm>
+#include <cctype>
 
 namespace spark {
 namespace {
@@ -36,6 +37,21 @@ std::string without_url_secrets(std::string_view url) {
   }
   text += address;
   return query + 1 < url.size() ? text + "?..." : text + std::string(url.substr(query));
+}
+
+std::string text_without_url_secrets(std::string_view text) {
+  std::string clean;
+  while (!text.empty()) {
+    const size_t scheme = text.find("://");
+    if (scheme == std::string_view::npos) break;
+    size_t begin = scheme;
+    while (begin > 0 && std::isalnum(static_cast<unsigned char>(text[begin - 1])) != 0) --begin;
+    const size_t end = std::min(text.find_first_of(" \t\r\n\"'`<>", scheme), text.size());
+    clean += text.substr(0, begin);
+    clean += without_url_secrets(text.substr(begin, end - begin));
+    text.remove_prefix(end);
+  }
+  return clean += text;
 }
 
 }  // namespace spark

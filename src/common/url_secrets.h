@@ -12,4 +12,8 @@ namespace spark {
 // A text without "SCHEME://" or with neither of these comes back as it is.
 std::string without_url_secrets(std::string_view url);
 
+// The same for every address within a text, such as what a tool said: each ends at a blank or a quotation
+// mark.
+std::string text_without_url_secrets(std::string_view text);
+
 }  // namespace spark

@@ -56,7 +56,7 @@ says 'docker does not answer'
 heal
 untouched 'Docker down'
 on node2 'docker rmi -f spark-engine:lab >/dev/null'
-refused 1 'image missing' '[start.image]' 'node2: the image spark-engine:lab does not exist'
+refused 1 'image missing' '[start.image]' 'node2: the image spark-engine:lab does not exist' 'to fix: docker save'
 on node2 'docker load -q -i /srv/spark-lab/image.tar >/dev/null'
 on node3 'tar -C /etc -c hostname | docker import - spark-engine:lab >/dev/null'
 refused 1 'image differs' '[service.image-id]' 'is not one image' 'on node3'

@@ -66,10 +66,11 @@ run 0 cluster start --replace
 same_states before 'reading beside a running service'
 
 # A benchmark of two samples, from the management network.
-"$spark" lab run --dir "$lab" -- "$spark" bench --base-url http://192.0.2.1:8000 --cases prose-fixed --concurrency 1 \
+"$spark" lab run --dir "$lab" -- "$spark" --repository "$repo" --cluster-config config/lab.json bench --base-url http://192.0.2.1:8000 --cases prose-fixed --concurrency 1 \
   --min-samples 2 --max-samples 2 --precision 100 --output "$work/bench" >"$work/out" 2>&1 || fail "bench"
 says 'prose-fixed-c1'
 [ -s "$work/bench/bench.json" ] || fail "no bench.json"
+grep -q '"kernel_backend": "native"' "$work/bench/bench.json" || fail "the report does not say what it measured"
 
 ids() { for n in $all; do on "node$n" 'docker inspect -f {{.Id}} dsv41-lab'; done | tr '\n' ' '; }
 first=$(ids)

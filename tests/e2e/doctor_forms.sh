@@ -36,6 +36,10 @@ rm "$shard"
 expect 1 "$(basename "$shard")" "$spark" doctor --model model
 expect 2 'Directory does not exist' "$spark" doctor --model no-such-folder
 
+# A benchmark for a profile that cannot be read measures nothing: the profile is told first, not the address.
+expect 1 'config/none.json' "$spark" --repository "$repository" --cluster-config config/none.json bench --base-url http://127.0.0.1:1
+expect 3 'does not answer' "$spark" bench --base-url http://127.0.0.1:1
+
 # A boot's log
 printf 'engine started\n' >good.log
 printf 'engine started\nL2 prefetch: compile failed, falling back\n' >bad.log

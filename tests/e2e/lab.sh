@@ -210,7 +210,7 @@ for delay in 0.05 0.15 0.25 0.4; do
   kill -9 "$victim" 2>/dev/null || true
   wait "$victim" 2>/dev/null || true
 done
-touch "$lab/ssh_config.q7Xb2a" # a write that was killed
+touch "$lab/ssh_config.unfinished-q7Xb2a" # a write that was killed
 up --nodes 4 --no-docker
 "$spark" lab status --dir "$lab" >/dev/null || fail "not healthy after kill -9 of earlier runs"
 "$spark" lab down --dir "$lab" >/dev/null || fail "down"

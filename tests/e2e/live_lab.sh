@@ -20,7 +20,18 @@ doctor() {
 says() { grep -qF -- "$1" "$work/out" || fail "${what:-healthy}: does not say: $1"; }
 silent() { ! grep -qE -- "$1" "$work/out" || fail "${what:-healthy}: should not say: $1"; }
 # What it says, without figures that differ from one moment to the next.
-outline() { sed 's/[0-9.]* \(GiB\|MiB\|KiB\|B\|s\|ms\|%\)\b/N \1/g' "$work/out" | sort; }
+# Node by node: whether figures of two nodes are the same, and make one line of them, is such a thing as well.
+outline() {
+  awk '
+    /^(WARN|ERROR): node[0-9]+(, node[0-9]+)+: / {
+      line = substr($0, length($1) + 2); colon = index(line, ": ")
+      count = split(substr(line, 1, colon - 1), nodes, ", ")
+      for (i = 1; i <= count; i++) print $1, nodes[i] substr(line, colon)
+      next
+    }
+    !/^[0-9]+ errors?(, [0-9]+ warnings?)?$/' "$work/out" |
+    sed 's/[0-9.]* \(GiB\|MiB\|KiB\|B\|s\|ms\|%\)\b/N \1/g' | sort -u
+}
 
 # A program, so that nothing but the faults (and the missing checkpoint) is wrong.
 for n in $(seq "$nodes"); do

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "common/statistics.h"
+#include "common/units.h"
 
 namespace spark::bench {
 
@@ -39,6 +40,10 @@ Description describe(std::span<const double> values) {
   result.ci95 = ci;
   if (result.mean != 0) result.ci95_pct = 100 * ci / std::abs(result.mean);
   return result;
+}
+
+std::string interval_text(size_t n, const std::optional<double>& ci95_pct) {
+  return n < 3 || !ci95_pct ? std::string() : " ±" + format_fixed(*ci95_pct, 1) + "%";
 }
 
 bool converged(const Description& point, size_t minimum, size_t maximum, double precision_pct) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <string>
 
 namespace spark::bench {
 
@@ -20,6 +21,10 @@ struct Description {
 };
 
 Description describe(std::span<const double> values);
+
+// " ±1.2%" behind a mean. Empty below three samples: an interval of two is the quantile 12.7 at work, not the
+// service's spread.
+std::string interval_text(size_t n, const std::optional<double>& ci95_pct);
 
 // Two-sided 95 % quantile of Student's t: a conservative step function of the tabulated degrees of freedom.
 double student_t95(size_t degrees_of_freedom);

@@ -117,7 +117,7 @@ std::string cell(const JsonReader& description, double factor, int digits, bool 
   std::string text = format_fixed(*mean * factor, digits);
   const Json* ci = description.field("ci95_pct").json();
   if (with_interval && ci != nullptr && ci->is_number())
-    text += " ±" + format_fixed(ci->get<double>(), 1) + "%";
+    text += interval_text(static_cast<size_t>(description.field("n").integer(0)), ci->get<double>());
   return text;
 }
 
@@ -158,6 +158,7 @@ Json report_json(const Report& report) {
               {"min_samples", report.min_samples},
               {"max_samples", report.max_samples},
               {"seed", report.seed}}}};
+  if (report.deployment.is_object()) json["identity"].update(report.deployment);
   Json points = Json::object();
   Json samples = Json::object();
   for (const DecodePoint& point : report.points) {

@@ -41,6 +41,7 @@ struct Report {
   std::string server_version;  // what /version says, empty when it says nothing
   std::string client_version;
   std::string host;  // CPU and core count of the client's machine
+  Json deployment;   // members of "identity" that say what was started; null: only its address is known
   std::string prompt_set;
   double precision_pct = 0;
   size_t min_samples = 0;

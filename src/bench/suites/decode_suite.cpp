@@ -114,7 +114,7 @@ void run_decode_suite(const HttpClient& client, const std::string& model, const 
     for (const size_t i : open) {
       const Description rate = describe_rate(report.points[first + i]);
       line += " " + report.points[first + i].name() + " " + format_fixed(rate.mean, 1) + " tok/s" +
-              (rate.ci95_pct ? " ±" + format_fixed(*rate.ci95_pct, 1) + "%" : "");
+              interval_text(rate.n, rate.ci95_pct);
       if (!converged(rate, options.min_samples, options.max_samples, options.precision_pct))
         still_open.push_back(i);
     }

@@ -5,6 +5,7 @@
 
 #include "common/printable.h"
 #include "common/table.h"
+#include "ops/doctor/grouped.h"
 #include "ops/doctor/rule.h"
 
 namespace spark::ops {
@@ -193,7 +194,8 @@ bool has_error(const Findings& findings) {
                      [](const Finding& finding) { return finding.severity == Severity::kError; });
 }
 
-std::string findings_text(const Findings& findings, const std::string& clean_suffix) {
+std::string findings_text(const Findings& all, const std::string& clean_suffix) {
+  const Findings findings = grouped_by_node(all);  // counted as they are shown
   std::string text;
   for (const Finding& finding : findings) text += line_of(finding);
   const auto errors = std::count_if(findings.begin(), findings.end(), [](const Finding& finding) {

@@ -22,8 +22,8 @@ Findings diagnose(const Site& site, const SecretScan* secrets);
 
 bool has_error(const Findings& findings);
 
-// One line per finding. Without errors a last line that contains "configuration OK", with `clean_suffix`
-// behind it
+// One line per finding (grouped_by_node). Without errors a last line that contains "configuration OK", with
+// `clean_suffix` behind it
 // ("; live cluster matches" after a live check) and the number of warnings. Scripts rely on these phrases.
 // With errors the last line is "N errors, M warnings".
 std::string findings_text(const Findings& findings, const std::string& clean_suffix = {});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/url_secrets.h"
 #include "ops/doctor/live_context.h"
 #include "ops/site/text_forms.h"
 
@@ -195,7 +196,7 @@ Findings diagnose_node(const NodeAnswer& answer, const std::vector<std::string>&
 
 std::string clone_command(const DeploymentSpec& deployment) {
   const std::string path = shell_quote(deployment.path);
-  return "git clone " + shell_quote(deployment.repository) + " " + path + " && " +
+  return "git clone " + shell_quote(without_url_secrets(deployment.repository)) + " " + path + " && " +
          shell_quote(deployment.path + "/script/build") + " release spark spark-engine spark-guard";
 }
 

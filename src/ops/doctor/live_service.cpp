@@ -1,6 +1,7 @@
 // Live rules about Docker, the service's container or unit, its image and its ports (specification 3.2.5).
 #include <algorithm>
 
+#include "common/url_secrets.h"
 #include "ops/doctor/live_context.h"
 #include "ops/site/api_key.h"
 #include "ops/site/node_environment.h"
@@ -28,9 +29,9 @@ std::vector<std::string> word_diff(const std::vector<std::string>& expected,
     if (i < n && j < m && expected[i] == seen[j]) {
       ++i, ++j;
     } else if (j == m || (i < n && common[i + 1][j] >= common[i][j + 1])) {
-      lines.push_back("- " + shell_quote(expected[i++]));
+      lines.push_back("- " + shell_quote(without_url_secrets(expected[i++])));
     } else {
-      lines.push_back("+ " + shell_quote(seen[j++]));
+      lines.push_back("+ " + shell_quote(without_url_secrets(seen[j++])));
     }
   }
   return lines;
@@ -174,9 +175,10 @@ void service_environment(LiveContext& context, const LiveNode& node) {
   for (const auto& [name, variable] : expected) {
     const auto found = container->environment.find(name);
     if (found == container->environment.end())
-      wrong.push_back(name + " is missing; expected " + variable.value);
+      wrong.push_back(name + " is missing; expected " + without_url_secrets(variable.value));
     else if (found->second != variable.value && found->second != "<redacted>")
-      wrong.push_back(name + " is " + found->second + "; expected " + variable.value);
+      wrong.push_back(name + " is " + without_url_secrets(found->second) + "; expected " +
+                      without_url_secrets(variable.value));
   }
   const bool secrets = !context.profile.secret_environment_file.empty();
   for (const auto& [name, value] : container->environment) {

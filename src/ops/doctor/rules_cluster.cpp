@@ -58,13 +58,10 @@ std::string missing_text(const ReportShape& shape) {
   return text;
 }
 
-// What such a report is to say, as `spark bench`, which knows an address only, does not.
-std::string shape_members(const RuleContext& context) {
-  std::string names;
-  for (const Node& node : context.nodes.nodes) names += (names.empty() ? "\"" : ", \"") + node.name + "\"";
-  return "\"topology\": {\"nodes\": [" + names +
-         "]}, \"transport\": " + quoted(context.profile.transport_name) +
-         ", \"kernel_backend\": " + quoted(context.profile.kernel_backend);
+// The command whose report says what it measured: one that is told an address only does not know.
+std::string bench_advice(const RuleContext& context) {
+  return "measure the service of this profile: spark --cluster-config " + context.site.request.profile +
+         " bench --base-url http://HEAD:PORT";
 }
 
 }  // namespace
@@ -140,8 +137,8 @@ void ready_url(RuleContext& context) {
   const std::string& text = context.profile.deployment.ready_url;
   const auto url = parse_http_url(text);
   if (!url) {
-    context.error("deployment.ready_url", "is " + quoted(text), "an http:// or https:// address",
-                  "write http://127.0.0.1:PORT/v1/models");
+    context.error("deployment.ready_url", "is " + quoted(without_url_secrets(text)),
+                  "an http:// or https:// address", "write http://127.0.0.1:PORT/v1/models");
   } else if (context.site.engine.port && url->port != *context.site.engine.port) {
     context.error("deployment.ready_url",
                   "asks port " + std::to_string(url->port) + ", the server listens on " +
@@ -192,7 +189,7 @@ void reference(RuleContext& context) {
     } else {
       context.warn("benchmark_reference", "is not set and " + report.path + " does not exist",
                    "a reference run, without which nobody can tell that another build is slower",
-                   "store the report of the promoted build's run as " + report.path);
+                   bench_advice(context) + "; store its bench.json as " + report.path);
     }
     return;
   }
@@ -211,7 +208,8 @@ void reference(RuleContext& context) {
     const std::string evidence = report.path + " describes " + shape_text(shape);
     const std::string expected = "this profile's shape: " + shape_text(own);
     if (report.named) {
-      context.error("benchmark_reference", evidence, expected, "name a report of this shape");
+      context.error("benchmark_reference", evidence, expected,
+                    "name a report of this shape; " + bench_advice(context));
     } else {
       context.warn("benchmark_reference", "is not set; the default " + evidence, expected,
                    "name a report of this shape in benchmark_reference of a profile of your own that "
@@ -219,8 +217,7 @@ void reference(RuleContext& context) {
     }
   } else if (!shape.whole()) {
     context.warn("benchmark_reference", report.path + " does not record its " + missing_text(shape),
-                 "a report that records its shape",
-                 "when it is a run of this profile, add to its \"identity\": " + shape_members(context));
+                 "a report that records its shape", bench_advice(context));
   }
 }
 

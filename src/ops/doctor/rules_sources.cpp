@@ -1,6 +1,7 @@
 // Rules about sources: lock, patches, manifest, image labels, artifacts, secrets.
 #include <algorithm>
 
+#include "common/url_secrets.h"
 #include "ops/doctor/rule.h"
 #include "ops/site/text_forms.h"
 
@@ -126,7 +127,8 @@ void watch_list(RuleContext& context) {
       context.warn_in(file, where + ".url", "is missing", "the repository's address", "add its address");
     } else if (context.site.watch_list && context.site.watch_list->find(reference.url) == std::string::npos) {
       context.warn_in(file, where + ".url", std::string("is not in ") + kWatchList,
-                      "an entry in that document", "describe " + reference.url + " there");
+                      "an entry in that document",
+                      "describe " + without_url_secrets(reference.url) + " there");
     }
   }
 }

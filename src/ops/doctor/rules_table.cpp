@@ -108,9 +108,12 @@ constexpr Rule kOfflineRules[] = {
      "benchmark_reference lies in the repository, exists, and describes a run with this profile's node "
      "count, transport "
      "and kernel family. A report that does not record them, and a missing or different default reference, "
-     "are warnings.",
-     "Comparing runs of different shapes is nonsense; comparing with nothing goes unnoticed.",
-     "Name a report of this shape in benchmark_reference.", kNodes | kTransport | kOneSize, rule::reference},
+     "are warnings; what a report does not record is not guessed. `spark bench` records them when it is told "
+     "the profile: `spark --cluster-config PROFILE bench --base-url URL`.",
+     "Comparing runs of different shapes is nonsense; without a reference nobody can tell that another build "
+     "is slower.",
+     "Name a report of this shape in benchmark_reference of a profile of your own that extends this one.",
+     kNodes | kTransport | kOneSize, rule::reference},
 
     {"transport.sparknet", kError, false, "Variables of sparknet transports",
      "With oneshot-* no B12X_ROCE_* variable and none of VLLM_ENABLE_ROCE_ALLREDUCE, "

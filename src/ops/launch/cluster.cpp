@@ -12,6 +12,7 @@
 #include "common/clock.h"
 #include "common/units.h"
 #include "ops/doctor/doctor.h"
+#include "ops/doctor/grouped.h"
 #include "ops/doctor/live.h"
 #include "ops/launch/evidence.h"
 #include "ops/launch/log_shipping.h"
@@ -224,10 +225,10 @@ void ClusterCommand::recover_earlier(RecoveryAim aim, const std::string& command
 }
 
 void ClusterCommand::refuse_findings(const Findings& findings) {
-  for (const Finding& finding : findings) {
+  for (const Finding& finding : grouped_by_node(findings)) {
     if (finding.severity == Severity::kWarning) continue;
     std::string text = "ERROR: " + finding.where + (finding.where.empty() ? "" : ": ") + finding.evidence +
-                       "; expected " + finding.expected + " [" + finding.rule + "]\n  fix: " + finding.fix;
+                       "; expected " + finding.expected + " [" + finding.rule + "]\n  to fix: " + finding.fix;
     for (const std::string& detail : finding.details) text += "\n    " + detail;
     report_.complain(text);
   }
@@ -351,12 +352,9 @@ ClusterOutcome ClusterCommand::start() try {
          "preflight failed; nothing was changed");
   }
   refuse_holds(looks);
-  say("preflight passed on " + std::to_string(looks.size()) + " nodes" +
-          (findings.empty()
-               ? ""
-               : ", " + std::to_string(findings.size()) +
-                     " warnings about them (spark doctor --live --expect-stopped shows these, and "
-                     "those about files)"),
+  const std::string warnings = preflight_warnings(site_, findings);
+  say("preflight passed on " + std::to_string(looks.size()) + " nodes" + (warnings.empty() ? "" : ", ") +
+          warnings,
       {{"event", "preflight"}, {"warnings", findings.size()}});
   const std::string backup = site_.profile.service_name() + "-pre-" + std::to_string(std::time(nullptr));
   return run("start", plan_start(situation_of(looks, actions->launches()), {options_.replace, backup}));

@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "common/process.h"
+#include "common/url_secrets.h"
 #include "ops/doctor/live.h"
 #include "ops/launch/cluster.h"
 #include "ops/launch/preflight.h"
@@ -17,7 +18,8 @@ std::string git_here(const Repository& repository, std::vector<std::string> word
   const ProcessResult result =
       run_process(words, {.environment = {"GIT_TERMINAL_PROMPT=0"}, .timeout_s = timeout_s});
   if (result.exit_code != 0)
-    throw Error("git " + words[3] + " failed: " + result.error.substr(0, result.error.find('\n')),
+    throw Error("git " + words[3] +
+                    " failed: " + text_without_url_secrets(result.error.substr(0, result.error.find('\n'))),
                 repository.root());
   std::string text = result.output;
   while (!text.empty() && text.back() == '\n') text.pop_back();
@@ -70,8 +72,9 @@ Findings judge_sync(const Site& site, const std::vector<NodeLook>& looks) {
       refuse(look, "there is no checkout at " + deployment.path, "a clone",
              "on the node: " + clone_command(deployment));
     } else if (normalised_origin(look.origin) != normalised_origin(deployment.repository)) {
-      refuse(look, "the checkout's origin is " + look.origin, deployment.repository,
-             "git remote set-url origin " + deployment.repository);
+      const std::string expected = without_url_secrets(deployment.repository);
+      refuse(look, "the checkout's origin is " + without_url_secrets(look.origin), expected,
+             "git remote set-url origin " + expected);
     } else if (const auto changes = undeclared_changes(site, look.changes); !changes.empty()) {
       findings.push_back({"sync.clean",
                           Severity::kError,

@@ -8,6 +8,7 @@
 #include "common/child_process.h"
 #include "common/clock.h"
 #include "common/json.h"
+#include "common/url_secrets.h"
 #include "ops/site/text_forms.h"
 
 namespace spark::ops {
@@ -145,7 +146,8 @@ std::optional<ApiAnswer> read_response(std::string_view text, bool closed) {
 HeadApi::HeadApi(const Remote& remote, RemoteNode head, const std::string& url, std::string key)
     : remote_(remote), head_(std::move(head)), key_(std::move(key)) {
   const auto address = read_address(url);
-  if (!address) throw Error("\"" + url + "\" is no http or https address", "deployment.ready_url");
+  if (!address)
+    throw Error("\"" + without_url_secrets(url) + "\" is no http or https address", "deployment.ready_url");
   address_ = *address;
 }
 

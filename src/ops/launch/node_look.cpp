@@ -1,6 +1,7 @@
 #include "ops/launch/node_look.h"
 
 #include "common/units.h"
+#include "common/url_secrets.h"
 #include "ops/launch/node_scripts.h"
 #include "ops/site/text_forms.h"
 
@@ -12,12 +13,13 @@ std::string gib_text(const std::string& kib) {
   return number ? format_fixed(static_cast<double>(*number) / (1 << 20), 2) + " GiB" : "unknown";
 }
 
-// What stands in a node's own words: the last line of its standard error.
+// What stands in a node's own words: the last line of its standard error. A tool may name its origin there.
 std::string complaint(const RemoteResult& result) {
   if (result.outcome != RemoteOutcome::kExited) return result.describe();
   std::string text = result.error;
   while (!text.empty() && text.back() == '\n') text.pop_back();
-  return text.empty() ? result.describe() : text.substr(text.rfind('\n') + 1);
+  if (text.empty()) return result.describe();
+  return text_without_url_secrets(text.substr(text.rfind('\n') + 1));
 }
 
 // What a guard leaves behind, or says, that has not decided to end.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/url_secrets.h"
 #include "ops/site/text_forms.h"
 
 namespace spark::ops {
@@ -122,7 +123,7 @@ std::string start_plan_text(const Site& site, const std::vector<RankLaunch>& lau
   for (const RankLaunch& launch : launches) text += "  " + launch.node + ": " + launch_line(launch) + "\n";
   const GuardLaunch steady = plan_guard(site.profile, GuardPhase::kSteady);
   text += "  wait up to " + std::to_string(site.profile.deployment.ready_timeout_seconds) +
-          " s until the API (" + site.profile.deployment.ready_url +
+          " s until the API (" + without_url_secrets(site.profile.deployment.ready_url) +
           ") generated a token, then the steady guard (" + guard_words(steady) + ") on every node\n";
   if (replace) text += "  every node: remove what was kept\n";
   return text + kApplyHint;

@@ -4,6 +4,9 @@
 #include <set>
 
 #include "common/process.h"
+#include "common/url_secrets.h"
+#include "ops/doctor/doctor.h"
+#include "ops/doctor/grouped.h"
 #include "ops/doctor/live.h"
 #include "ops/launch/node_scripts.h"
 
@@ -41,9 +44,10 @@ void judge_look(const PreflightInput& input, const NodeLook& look, Findings& fin
   }
   if (!look.origin.empty() &&
       normalised_origin(look.origin) != normalised_origin(profile.deployment.repository)) {
-    findings.push_back(preflight_error("start.origin", look.node, "the checkout's origin is " + look.origin,
-                                       profile.deployment.repository,
-                                       "git remote set-url origin " + profile.deployment.repository));
+    const std::string expected = without_url_secrets(profile.deployment.repository);
+    findings.push_back(preflight_error("start.origin", look.node,
+                                       "the checkout's origin is " + without_url_secrets(look.origin),
+                                       expected, "git remote set-url origin " + expected));
   }
   if (input.replace && look.running() && !look.unkeepable.empty())
     findings.push_back(preflight_error(
@@ -139,6 +143,18 @@ Findings judge_preflight(const PreflightInput& input) {
   std::stable_sort(findings.begin(), findings.end(),
                    [](const Finding& a, const Finding& b) { return a.severity < b.severity; });
   return findings;
+}
+
+std::string preflight_warnings(const Site& site, const Findings& preflight) {
+  Findings shown = diagnose(site, nullptr);
+  shown.insert(shown.end(), preflight.begin(), preflight.end());
+  shown = grouped_by_node(shown);
+  const auto count = std::count_if(shown.begin(), shown.end(), [](const Finding& finding) {
+    return finding.severity == Severity::kWarning;
+  });
+  if (count == 0) return {};
+  return std::to_string(count) + (count == 1 ? " warning" : " warnings") +
+         " (spark doctor --live --expect-stopped shows " + (count == 1 ? "it)" : "them)");
 }
 
 ClusterSituation situation_of(const std::vector<NodeLook>& looks, const std::vector<RankLaunch>& launches) {

@@ -31,6 +31,10 @@ struct PreflightInput {
 // Pure. Errors and warnings, in node order.
 Findings judge_preflight(const PreflightInput& input);
 
+// "3 warnings (COMMAND shows them)": as many as that command, which judges the files as well, shows; empty:
+// there are none.
+std::string preflight_warnings(const Site& site, const Findings& preflight);
+
 ClusterSituation situation_of(const std::vector<NodeLook>& looks, const std::vector<RankLaunch>& launches);
 
 // Changes of a checkout that are not a writable mount's: `lines` of git status --porcelain.

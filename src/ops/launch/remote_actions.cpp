@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/units.h"
+#include "common/url_secrets.h"
 #include "ops/launch/evidence.h"
 #include "ops/launch/head_api.h"
 #include "ops/site/text_forms.h"
@@ -48,7 +49,7 @@ StepResult step_result(const RemoteResult& remote) {
   if (remote.outcome == RemoteOutcome::kExited) {
     std::string text = remote.error;
     while (!text.empty() && text.back() == '\n') text.pop_back();
-    if (!text.empty()) result.problem = text.substr(text.rfind('\n') + 1);
+    if (!text.empty()) result.problem = text_without_url_secrets(text.substr(text.rfind('\n') + 1));
   }
   return result;
 }

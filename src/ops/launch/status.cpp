@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "api/prometheus.h"
 #include "common/units.h"
@@ -96,6 +97,25 @@ Json node_json(const ClusterStatus& status, const NodeLook& look) {
   return node;
 }
 
+// "node1: X", "node2: X"  ->  "node1, node2: X"
+std::vector<std::string> said_once(const std::vector<std::string>& complaints) {
+  std::vector<std::pair<std::string, std::string>> said;  // nodes, what is said of them
+  for (const std::string& complaint : complaints) {
+    const size_t colon = std::min(complaint.find(": "), complaint.size());
+    const std::string node = complaint.substr(0, colon), text = complaint.substr(colon);
+    const auto same =
+        std::find_if(said.begin(), said.end(), [&](const auto& one) { return one.second == text; });
+    if (same == said.end()) {
+      said.emplace_back(node, text);
+    } else {
+      same->first += ", " + node;
+    }
+  }
+  std::vector<std::string> lines;
+  for (const auto& [nodes, text] : said) lines.push_back(nodes + text);
+  return lines;
+}
+
 }  // namespace
 
 bool ClusterStatus::any_unreachable() const {
@@ -186,7 +206,7 @@ std::string status_text(const ClusterStatus& status) {
     text += "last: " + status.history.last;
   if (!status.claim.empty()) text += "claimed: " + status.claim + "\n";
   if (!status.hold.empty()) text += "held: " + status.hold + "\n";
-  for (const std::string& complaint : status.complaints()) text += "WARN: " + complaint + "\n";
+  for (const std::string& complaint : said_once(status.complaints())) text += "WARN: " + complaint + "\n";
   return text;
 }
 

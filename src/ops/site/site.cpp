@@ -215,9 +215,7 @@ ReportShape read_report_shape(const Json& report) {
                                                           : std::nullopt;
   };
   shape.transport = text("transport");
-  shape.kernel_backend = text("kernel_backend");
-  // Reports that record the rest of their shape are from before there was another family.
-  if (!shape.kernel_backend && shape.nodes && shape.transport) shape.kernel_backend = kDefaultKernelFamily;
+  shape.kernel_backend = text("kernel_backend");  // no default: whoever wrote no family may have had any
   return shape;
 }
 

@@ -22,5 +22,22 @@ TEST(ReportText, AServersWordsAreShownNotObeyed) {
   EXPECT_NE(table.find("FAIL: forged"), std::string::npos) << table;
 }
 
+TEST(ReportText, TwoSamplesHaveNoSpread) {
+  const auto table_of = [](size_t samples) {
+    Report report;
+    report.points.push_back({"prose", 1, {}});
+    for (size_t i = 0; i < samples; ++i) {
+      DecodeSample sample;
+      sample.metrics.decode_window_tps = 10.0 + static_cast<double>(i % 2);
+      sample.receipts.emplace_back().ok = true;
+      report.points.back().samples.push_back(sample);
+    }
+    return report_table(report_json(report), "fresh");
+  };
+  EXPECT_NE(table_of(2).find("10.5"), std::string::npos) << table_of(2);
+  EXPECT_EQ(table_of(2).find("±"), table_of(2).npos) << table_of(2);
+  EXPECT_NE(table_of(3).find("±"), std::string::npos) << table_of(3);
+}
+
 }  // namespace
 }  // namespace spark::bench

@@ -101,6 +101,9 @@ TEST(Units, ReadLikeAPersonWouldWrite) {
   EXPECT_EQ(format_count(2845543), "2,845,543");
   EXPECT_EQ(format_bytes(3758096384), "3.50 GiB");
   EXPECT_EQ(format_bytes(12), "12 B");
+  EXPECT_EQ(format_fixed(-0.001, 2), "0.00");  // no minus before nothing
+  EXPECT_EQ(format_fixed(-0.0, 0), "0");
+  EXPECT_EQ(format_fixed(-0.006, 2), "-0.01");
 }
 
 TEST(Table, AlignsByDisplayWidth) {

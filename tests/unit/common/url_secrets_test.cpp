@@ -20,5 +20,14 @@ TEST(UrlSecrets, OtherTextStays) {
   }
 }
 
+TEST(UrlSecrets, EveryAddressOfATextLosesThem) {
+  EXPECT_EQ(text_without_url_secrets("fatal: unable to access 'https://name:word@host/a.git/': refused"),
+            "fatal: unable to access 'https://...@host/a.git/': refused");
+  EXPECT_EQ(text_without_url_secrets("x=https://t@a y=ssh://git:w@b\nhttp://c/?token=d"),
+            "x=https://...@a y=ssh://git:...@b\nhttp://c/?...");
+  for (const char* text : {"", "a", "://", "a :// b@c", "https://host/a me@there", "git@host:a.git"})
+    EXPECT_EQ(text_without_url_secrets(text), text);
+}
+
 }  // namespace
 }  // namespace spark

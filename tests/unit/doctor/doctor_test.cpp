@@ -69,6 +69,21 @@ TEST(Doctor, PhrasesThatScriptsReadOn) {
   EXPECT_EQ(findings_text({error, error}), "ERROR: " + line + "ERROR: " + line + "2 errors\n");
 }
 
+TEST(Doctor, WhatNodesHaveInCommonIsSaidOnce) {
+  Finding live = {"a.b", Severity::kWarning, {}, "node1", "is 1", "2", "set it to 2", {"detail"}};
+  Findings findings = {live};
+  live.where = "node3";
+  live.details = {"another"};
+  findings.push_back(live);
+  live.where = "node2";
+  live.details = {"detail"};
+  findings.push_back(live);
+  const std::string rest = ": is 1; expected: 2; to fix: set it to 2 [a.b]\n    ";
+  EXPECT_EQ(findings_text(findings), "WARN: node1, node2" + rest + "detail\nWARN: node3" + rest +
+                                         "another\nconfiguration OK with 2 warnings\n");
+  EXPECT_EQ(findings_json(findings)["warnings"], 3);  // scripts read them node by node
+}
+
 TEST(Doctor, AProfileForAnotherNumberOfNodesIsTheFirstError) {
   const Site site = load_site(Repository(SPARK_SOURCE_DIR), {.profile = "config/cluster.json",
                                                              .nodes = "config/examples/nodes-ring4.json",

@@ -158,14 +158,14 @@ TEST_F(LabFolder, ForeignFilesAreNeverClaimed) {
 
 TEST_F(LabFolder, WhatAKilledCommandLeftIsRemoved) {
   fs::create_directories(folder_ / "shared/origin.git");
-  write_file_atomic(folder_ / "known_hosts.q7Xb2a", "a write that was never finished");
+  write_file_atomic(folder_ / "known_hosts.unfinished-q7Xb2a", "a write that was never finished");
   write_file_atomic(folder_ / "known_hosts.backup1", "of the user");
-  write_file_atomic(folder_ / "my_known_hosts.q7Xb2a", "of the user");
+  write_file_atomic(folder_ / "my_known_hosts.unfinished-q7Xb2a", "of the user");
   remove_lab_files(folder_);
   EXPECT_FALSE(fs::exists(folder_ / "shared"));
-  EXPECT_FALSE(fs::exists(folder_ / "known_hosts.q7Xb2a"));
+  EXPECT_FALSE(fs::exists(folder_ / "known_hosts.unfinished-q7Xb2a"));
   EXPECT_TRUE(fs::exists(folder_ / "known_hosts.backup1"));
-  EXPECT_TRUE(fs::exists(folder_ / "my_known_hosts.q7Xb2a"));
+  EXPECT_TRUE(fs::exists(folder_ / "my_known_hosts.unfinished-q7Xb2a"));
 }
 
 // A command that was killed leaves programs that write until they notice.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "common/process.h"
+#include "ops/doctor/doctor.h"
 #include "ops/doctor/live.h"
 #include "ops/launch/evidence.h"
 #include "ops/launch/head_api.h"
@@ -135,6 +136,18 @@ TEST(Status, SaysWhyTheApiWasNotAsked) {
   head.reached = false;
   head.problem = "cannot be reached";
   EXPECT_NE(text().find("API: not asked, node1 does not answer\n"), std::string::npos) << text();
+}
+
+TEST(Status, WhatNodesHaveInCommonIsSaidOnce) {
+  ClusterStatus status;
+  for (const char* node : {"node2", "node3", "node1"}) {
+    status.nodes.push_back(watched(node));
+    status.nodes.back().guard_alive = node == std::string("node3");
+  }
+  EXPECT_NE(status_text(status).find("WARN: node2, node1: the service runs WITHOUT a guard; "),
+            std::string::npos)
+      << status_text(status);
+  EXPECT_EQ(status.complaints().size(), 2u);  // scripts read them node by node
 }
 
 TEST(Status, AnEndedProcessHasALogToFetch) {
@@ -287,6 +300,27 @@ TEST(Preflight, RefusesWhatOnlyAStartAsks) {
   for (const std::string& rule : rules(false, false)) EXPECT_FALSE(rule.starts_with("start.")) << rule;
 }
 
+TEST(Preflight, CountsTheWarningsThatTheDoctorShows) {
+  const Site site = ring_site();
+  const Findings files = diagnose(site, nullptr);
+  ASSERT_FALSE(has_error(files)) << findings_text(files);
+  Finding warning = {"memory.x", Severity::kWarning, {}, "node1", "is 1", "2", "set it to 2"};
+  Findings live;
+  for (const char* node : {"node1", "node2", "node3"}) {
+    warning.where = node;
+    live.push_back(warning);
+  }
+  warning.evidence = "is 3";
+  live.push_back(warning);
+  Findings all = files;
+  all.insert(all.end(), live.begin(), live.end());
+  const std::string doctor = findings_text(all), preflight = preflight_warnings(site, live);
+  EXPECT_NE(doctor.find("WARN: node1, node2, node3: is 1; "), std::string::npos) << doctor;
+  const std::string count = std::to_string(files.size() + 2) + " warnings";
+  EXPECT_NE(doctor.find(" with " + count + "\n"), std::string::npos) << doctor;
+  EXPECT_TRUE(preflight.starts_with(count)) << preflight;
+}
+
 TEST(Sync, NeedsCleanCheckoutsOfTheOrigin) {
   const Site site = ring_site();
   NodeLook good = watched("node2");
@@ -299,6 +333,36 @@ TEST(Sync, NeedsCleanCheckoutsOfTheOrigin) {
   dirty.changes = {" M config/cluster.json"};
   away.reached = false;
   for (const NodeLook& look : {absent, foreign, dirty, away}) EXPECT_EQ(judge_sync(site, {look}).size(), 1u);
+}
+
+TEST(Sync, OriginsAreNamedWithoutTheirTokens) {
+  Site site = ring_site();
+  site.profile.deployment.repository = "https://me:site-token@git.site.example/a.git";
+  NodeLook foreign = watched("node2"), absent = foreign;
+  foreign.commit = "c";
+  foreign.origin = "https://me:node-token@elsewhere.example/a.git";
+  absent.commit.clear();
+  const LocalState local = {"c", {}};
+  std::string text;
+  for (const NodeLook& look : {foreign, absent}) {
+    for (const Findings& findings :
+         {judge_sync(site, {look}), judge_preflight({site, local, {}, {look}, true, true})}) {
+      for (const Finding& finding : findings)
+        text += finding.evidence + "\n" + finding.expected + "\n" + finding.fix + "\n";
+    }
+  }
+  EXPECT_NE(text.find("origin is https://...@elsewhere.example/a.git"), std::string::npos) << text;
+  EXPECT_NE(text.find("git remote set-url origin https://...@git.site.example/a.git"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("git clone https://...@git.site.example/a.git"), std::string::npos) << text;
+  EXPECT_EQ(text.find("token"), std::string::npos) << text;
+  // Nor does what a tool on the node said of it.
+  RemoteResult result;
+  result.outcome = RemoteOutcome::kExited;
+  result.exit_code = 1;
+  result.error = "git fetch: fatal: unable to access 'https://me:node-token@elsewhere.example/a.git/'\n";
+  EXPECT_EQ(read_look("node2", result).problem,
+            "git fetch: fatal: unable to access 'https://...@elsewhere.example/a.git/'");
 }
 
 TEST(Evidence, TheLastOnesStay) {
