@@ -123,7 +123,9 @@ TEST(Live, EveryCaseNamesExactlyItsFaults) {
       }
     }
     EXPECT_EQ(missing, "") << "not reported. Left over:\n" << live_listed(findings);
-    if (missing.empty()) EXPECT_EQ(live_listed(findings), "") << "reported, but not expected";
+    if (missing.empty()) {
+      EXPECT_EQ(live_listed(findings), "") << "reported, but not expected";
+    }
   }
   std::string silent;
   for (const Rule& rule : live_rules()) {

@@ -203,7 +203,8 @@ struct ExpertCase {
 
 ExpertCase expert_case(int32_t rows, int64_t width) {
   Random random(static_cast<uint64_t>(rows + width));
-  ExpertCase c{.rows = rows};
+  ExpertCase c;
+  c.rows = rows;
   const auto expert = [&](WeightFormat format) {
     return HostExpert{random_weight(random, format, width, c.hidden),
                       random_weight(random, format, width, c.hidden),

@@ -151,8 +151,9 @@ TEST(WatchDetector, EveryRecordedCase) {
     std::multiset<std::string> expected;
     std::string title, place;
     const auto settle = [&] {
-      if (scenario && !place.empty())
+      if (scenario && !place.empty()) {
         EXPECT_EQ(joined(scenario->said()), joined(expected)) << title << ", " << place;
+      }
       expected.clear();
       place.clear();
     };

@@ -165,12 +165,16 @@ TEST_F(WatchScript, AnApiWithAKeyIsToldItThroughAPipe) {
   write_file_atomic(folder_ / "shell.env", std::string("SPARK_API_KEY='abc$1'\n"));
   write_file_atomic(folder_ / "docker.env", std::string("# keys\nSPARK_API_KEY=old\nSPARK_API_KEY=abc$1\n"));
   write_file_atomic(folder_ / "key", std::string(" abc$1\n"));
-  for (const ApiKeySource& source :
-       {ApiKeySource{.given = "abc$1", .secret_file = "/none"},
-        ApiKeySource{.secret_file = place + "/shell.env", .variable = "SPARK_API_KEY"},
-        ApiKeySource{
-            .secret_file = place + "/docker.env", .variable = "SPARK_API_KEY", .plain_variables = true},
-        ApiKeySource{.secret_file = "/none", .variable = "SPARK_API_KEY", .key_file = place + "/key"}}) {
+  std::vector<ApiKeySource> sources(4);
+  sources[0].given = "abc$1";
+  sources[0].secret_file = "/none";
+  sources[1].secret_file = place + "/shell.env";
+  sources[2].secret_file = place + "/docker.env";
+  sources[2].plain_variables = true;
+  sources[3].secret_file = "/none";
+  sources[3].key_file = place + "/key";
+  for (ApiKeySource& source : sources) {
+    source.variable = "SPARK_API_KEY";
     question.api_key = source;
     const NodeSample sample = run(question);
     ASSERT_TRUE(sample.api) << text_;
