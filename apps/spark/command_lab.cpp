@@ -203,14 +203,12 @@ void add_looks(CLI::App* command, const std::shared_ptr<LabFlags>& flags, Outcom
 
   CLI::App* shell = command->add_subcommand("shell", "A shell, or one command, in a node");
   shell->add_option("NODE", flags->fault.node, "Which")->required();
-  // Without extra arguments a word in brackets is a word, and no list of them.
-  shell->add_option("COMMAND", flags->command, "Instead of a shell; put -- before it")
-      ->allow_extra_args(false);
+  shell->add_option("COMMAND", flags->command, "Instead of a shell; put -- before it");
   shell->footer("Example: spark lab shell node1 -- ip addr");
   shell->callback([flags] { run_shell(*flags); });
 
   CLI::App* run = command->add_subcommand("run", "A command of this machine on the lab's management network");
-  run->add_option("COMMAND", flags->command, "Put -- before it")->allow_extra_args(false)->required();
+  run->add_option("COMMAND", flags->command, "Put -- before it")->required();
   run->footer("Example: spark lab run -- curl http://192.0.2.1:8000/v1/models");
   run->callback([flags] { run_operator(*flags); });
 
