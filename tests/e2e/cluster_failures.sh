@@ -128,7 +128,7 @@ if fault memory node2 --value 2900M; then
 fi
 # A start that fails restores, guarded, what it had replaced.
 old=$(on node1 'docker inspect -f {{.Id}} dsv41-lab')
-on node3 'cd projects/spark-deploy/bin && mv spark-guard kept && printf "#!/bin/sh\ncase \$1 in status | switch) exec /srv/spark-lab/bin/spark-guard \"\$@\" ;; esac\n[ -e /root/armed ] && exec /srv/spark-lab/bin/spark-guard \"\$@\"\ntouch /root/armed; exit 1\n" >spark-guard && chmod +x spark-guard'
+on node3 'cd projects/spark-deploy/bin && mv spark-guard kept && printf "#!/bin/sh\ncase \$1 in status | switch | --version) exec /srv/spark-lab/bin/spark-guard \"\$@\" ;; esac\n[ -e /root/armed ] && exec /srv/spark-lab/bin/spark-guard \"\$@\"\ntouch /root/armed; exit 1\n" >spark-guard && chmod +x spark-guard'
 run 1 cluster start --replace --apply
 says 'arm node3: '
 says 'the service from before serves again'
