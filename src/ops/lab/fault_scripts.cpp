@@ -55,7 +55,7 @@ FaultScripts clock_scripts(const LabFault& fault) {
 FaultScripts memory_scripts(const LabPlan& plan, const LabFault& fault) {
   const std::string eater = "/run/spark-lab/eater";
   // An eater that is given up is ended: it would take the memory later, unseen. While it eats, its end is
-  // another command's business as well.
+  // another command's business as well. It is healed when the node's figures, renewed every 100 ms, say so.
   return {.make = "rm -f " + eater + "\nsetsid " + kLabShared + "/bin/spark lab eat-memory --until " +
                   std::to_string(memory_of(plan, fault)) + " >" + eater +
                   " 2>&1 </dev/null 9>&- &\ne=$!; exec 9>&-; i=0\nuntil grep -q '^available' " + eater +
@@ -67,9 +67,11 @@ FaultScripts memory_scripts(const LabPlan& plan, const LabFault& fault) {
                   " s; try again when this machine has less to do' >&2; exit 1; }; sleep 0.1; done\n",
           .undo =
               "for p in /proc/[0-9]*; do\n"
-              "  tr '\\0' ' ' 2>/dev/null <$p/cmdline | grep -q 'lab eat-memory' && kill -9 "
-              "${p#/proc/}\ndone\nrm -f " +
-              eater + "\n",
+              "  tr '\\0' ' ' 2>/dev/null <$p/cmdline | grep -q 'lab eat-memory' || continue\n"
+              "  kill -9 ${p#/proc/} || continue\n"
+              "  while [ -d $p ] && ! grep -qs '^State:.*Z' $p/status; do sleep 0.1; done\n"
+              "done\nrm -f " +
+              eater + "\nsleep 0.3\n",
           .timeout_s = kMemorySeconds + kSeconds};
 }
 

@@ -165,16 +165,17 @@ guarded_or_ended() {
   fail "the guard does not watch it ($(g state) $(g reason)); it was killed"
 }
 
-# After a look. The id of one that has ended may be another program's by now. A killed process is there until it
-# has given back its memory, which takes seconds where it had all of the machine's.
+# After a look. The id of one that has ended may be another program's by now. A killed process has given back its
+# memory, which takes seconds where it had all of the machine's, when it is gone or waits for its parent.
 kill_process() {
+  [ "$seen" = running ] || return 0
+  kill -KILL "$id" 2>/dev/null
   tries=0
-  while [ "$seen" = running ] && [ "$tries" -lt 1200 ]; do
-    kill -KILL "$id" 2>/dev/null
+  while [ -d "/proc/$id" ] && ! grep -qs '^State:.*Z' "/proc/$id/status" && [ "$tries" -lt 1200 ]; do
     tries=$((tries + 1))
-    look "$name"
-    [ "$seen" != running ] || sleep 0.05
+    sleep 0.05
   done
+  look "$name"
 }
 
 kill_service() {
