@@ -120,10 +120,12 @@ __device__ __forceinline__ int opaque(int v) {
 __device__ __forceinline__ float opaque(float v) {
   return __uint_as_float(opaque(__float_as_uint(v)));
 }
+// A place in memory stays one: what reads through it need not ask whether it lies in shared memory.
 template <class T>
 __device__ __forceinline__ T* opaque(T* p) {
-  asm volatile("mov.b64 %0, %0;" : "+l"(p));
-  return p;
+  size_t at = __cvta_generic_to_global(p);
+  asm volatile("mov.b64 %0, %0;" : "+l"(at));
+  return static_cast<T*>(__cvta_global_to_generic(at));
 }
 
 // ---- memory
