@@ -22,21 +22,19 @@
 
 namespace spark::engine::cuda {
 
-// A row's routed experts in ascending order, as launch_expert_combine adds them.
-__device__ __forceinline__ float sum_of_experts(const RoutedSum& c, size_t row, size_t channel,
-                                                int64_t hidden) {
-  constexpr int kSlots = 8;
-  const uint16_t* from =
-      c.outputs + row * static_cast<size_t>(c.top_k) * static_cast<size_t>(hidden) + channel;
+// A row's routed experts in ascending order, as launch_expert_combine adds them: `from` on, `stride` apart.
+// What is behind the last one is the last one again: reads without a condition are all under way at once.
+__device__ __forceinline__ float sum_of_experts(const uint16_t* from, int top_k, int stride) {
+  constexpr int kSlots = 6;
   float total = 0.0f;
-  for (int k0 = 0; k0 < c.top_k; k0 += kSlots) {
+#pragma unroll 1
+  for (int left = top_k; left > 0; left -= kSlots, from += kSlots * stride) {
     uint32_t v[kSlots];
 #pragma unroll
-    for (int k = 0; k < kSlots; ++k)
-      v[k] = k0 + k < c.top_k ? from[static_cast<size_t>(k0 + k) * static_cast<size_t>(hidden)] : 0u;
+    for (int k = 0; k < kSlots; ++k) v[k] = load_shared_by_blocks(from + min(k, left - 1) * stride);
 #pragma unroll
     for (int k = 0; k < kSlots; ++k) {
-      if (k0 + k < c.top_k) total += bf16_to_float(v[k]);
+      if (k < left) total += bf16_to_float(v[k]);
     }
   }
   return total;
@@ -303,13 +301,6 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
     if (kAhead) next_scale = weight_scale_of(chunk.after(p, shard0, has_tile));
     __syncwarp();  // the chunk before has been read
   }
-  // A thread's row of an eight is the same for all its outputs, and rows of the step need no wait.
-  int32_t sequence[kEights] = {};
-  if constexpr (kCombine) {
-#pragma unroll
-    for (int e = 0; e < kEights; ++e)
-      sequence[e] = p.combine.sequence[min(e * 8 + (static_cast<int>(threadIdx.x >> 4) & 7), p.rows - 1)];
-  }
   __syncthreads();
   const auto own_sum = [&](int e, int i) {
     const int r = i & 15, m = (i >> 4) & 7, owner = i >> 7;
@@ -317,17 +308,41 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
         partial + (owner * kEights + e) * 128 + ((r >> 3) * 2 + (m & 1)) * 32 + (r & 7) * 4 + (m >> 1);
     return sum_of_shards(first, p.row_warps * kEights * 128, shards);
   };
-  // Of the shared expert a thread's first output is summed before the wait. (With chunks of eight it would be
-  // spilled.)
-  constexpr bool kSumsFirst = kCombine && kChunk == 5;
-  float first_total = 0.0f;
-  if (kSumsFirst && static_cast<int>(threadIdx.x) < p.row_warps * 128)
-    first_total = own_sum(0, static_cast<int>(threadIdx.x));
-  if (kCombine && p.combine.early) wait_for_inputs();
   if constexpr (kCombine) {
-    for (int i = static_cast<int>(blockIdx.x * kDirectThreads + threadIdx.x); i < p.combine.word_pairs;
+    // All that a thread's first output needs is there before the wait: its own sum (with chunks of eight it
+    // would be spilled), whether its row lives (rows of the step need no wait), where it lies. Behind the
+    // wait every instruction of this code, which runs once a layer, costs several cycles.
+    constexpr bool kSumsFirst = kChunk == 5;
+    const int first = static_cast<int>(threadIdx.x), out = static_cast<int>(p.out);
+    const int top_k = p.combine.top_k, m = (first >> 4) & 7;
+    const auto channel_of = [&](int i) {
+      return (static_cast<int>(blockIdx.x) * p.row_warps + (i >> 7)) * kTileRows + (i & 15);
+    };
+    const bool lives = m < p.rows && p.combine.sequence[min(m, p.rows - 1)] >= 0;
+    const bool writes =
+        opaque(static_cast<int>(first < p.row_warps * 128 && lives && channel_of(first) < out));
+    const uint16_t* const routed = opaque(p.combine.outputs + m * top_k * out + channel_of(first));
+    uint16_t* const to = opaque(y + m * static_cast<int>(p.y_stride) + channel_of(first));
+    float total = 0.0f;
+    if (kSumsFirst && first < p.row_warps * 128) total = opaque(round_to_bf16(own_sum(0, first)));
+    if (p.combine.early) wait_for_inputs();
+    if (writes) {
+      const float experts = sum_of_experts(routed, top_k, out);
+      if (!kSumsFirst) total = round_to_bf16(own_sum(0, first));
+      *to = float_to_bf16(experts + total);
+    }
+#pragma unroll 1
+    for (int i = first + kDirectThreads; i < p.row_warps * 128; i += kDirectThreads) {
+      const int channel = channel_of(i);
+      if (!lives || channel >= out) continue;
+      const float experts = sum_of_experts(p.combine.outputs + m * top_k * out + channel, top_k, out);
+      y[m * static_cast<int>(p.y_stride) + channel] = float_to_bf16(experts + round_to_bf16(own_sum(0, i)));
+    }
+#pragma unroll 1
+    for (int i = static_cast<int>(blockIdx.x) * kDirectThreads + first; i < p.combine.word_pairs;
          i += static_cast<int>(gridDim.x) * kDirectThreads)
       reinterpret_cast<uint4*>(p.combine.words)[i] = make_uint4(0, 0, 0, 0);
+    return;
   }
 
   // ---- the shards of an output one after the other
@@ -337,13 +352,7 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
       const int r = i & 15, m = (i >> 4) & 7, owner = i >> 7;
       const int64_t row = (static_cast<int64_t>(blockIdx.x) * p.row_warps + owner) * kTileRows + r;
       if (e * 8 + m >= p.rows || row >= p.out) continue;
-      float routed = 0.0f;
-      if constexpr (kCombine) {
-        if (sequence[e] < 0) continue;
-        routed = sum_of_experts(p.combine, static_cast<size_t>(e * 8 + m), static_cast<size_t>(row), p.out);
-      }
-      float total = kSumsFirst && e == 0 && i < kDirectThreads ? first_total : own_sum(e, i);
-      if constexpr (kCombine) total = routed + round_to_bf16(total);
+      const float total = own_sum(e, i);
       const size_t at =
           static_cast<size_t>(e * 8 + m) * static_cast<size_t>(p.y_stride) + static_cast<size_t>(row);
       if (p.y_f32 != nullptr) {
