@@ -48,13 +48,24 @@ struct ListScratch {
   uint32_t rows[kMaxListedExperts];  // that chose the expert; zero at first
 };
 
-// The expert of assignment `i`, -1: none. No read waits for another one.
-__device__ __forceinline__ int assigned_expert(const ListInputs& in, int i) {
-  if (i >= in.rows * in.top_k) return -1;
-  const int expert = in.ids[i];
-  const int sequence = in.sequence[in.by_top_k.quotient(static_cast<uint32_t>(i))];
-  return sequence >= 0 && expert < in.experts ? expert : -1;
-}
+// An assignment whose expert is read later, when it has been chosen. What needs no wait comes first: where
+// the number lies, and whether the row lives. That read has no condition then, so that it waits for no other
+// one.
+struct Assignment {
+  int place;         // the last one's where there is no such assignment
+  int32_t sequence;  // of its row; negative: none
+
+  __device__ __forceinline__ Assignment(const ListInputs& in, int i) {
+    const int last = in.rows * in.top_k - 1;
+    place = min(i, last);
+    sequence = in.sequence[in.by_top_k.quotient(static_cast<uint32_t>(place))];
+    if (i > last) sequence = -1;
+  }
+  // The expert, -1: none, of the number that was read.
+  __device__ __forceinline__ int expert(const ListInputs& in, int32_t chosen) const {
+    return sequence >= 0 && chosen < in.experts ? chosen : -1;
+  }
+};
 
 // The first assignment of item `item` where the first 32 assignments tell, else -1: `expert` is of assignment
 // `lane`. Whole warps must call.

@@ -327,6 +327,10 @@ __global__ void __launch_bounds__(32 * (kUpWarps + 2), 1)
     // instructions and parameters into the caches. What the list is made of is read first: behind the weights
     // of all blocks a read takes microseconds.
     const uint32_t first_item = p.ups.quotient(blockIdx.x);
+    const Assignment lanes(p.inputs, lane), threads(p.inputs, thread);
+    const int32_t* const id_of_lane = opaque(p.inputs.ids + lanes.place);
+    const int32_t* const id_of_thread = opaque(p.inputs.ids + threads.place);
+    const float* const weight_of_thread = opaque(p.inputs.weights + threads.place);
     int expert = -1;
     float weight = 0.0f;
 #pragma unroll 1
@@ -334,9 +338,11 @@ __global__ void __launch_bounds__(32 * (kUpWarps + 2), 1)
       int early = lane;
       if (pass == 1) {
         wait_for_inputs();
-        early = assigned_expert(p.inputs, lane);
-        expert = assigned_expert(p.inputs, thread);
-        if (expert >= 0) weight = p.inputs.weights[thread];
+        const int32_t of_lane = load_shared_by_blocks(id_of_lane);
+        const int32_t of_thread = load_shared_by_blocks(id_of_thread);
+        weight = load_shared_by_blocks(weight_of_thread);
+        early = lanes.expert(p.inputs, of_lane);
+        expert = threads.expert(p.inputs, of_thread);
       }
       const int assignment = assignment_of_item(early, first_item);
       early = __shfl_sync(~0u, early, max(assignment, 0));
