@@ -62,18 +62,27 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__
   const int64_t row = blockIdx.x;
   const int expert = static_cast<int>(threadIdx.x);
   const int lane = expert & 31, warp = expert >> 5;
+  // Biases come from memory, once a step, which takes longer than a logit from L2: they are asked for before
+  // the rehearsal, both of them, and are there before the wait.
+  const int in_range = min(expert, p.experts - 1);
+  const bool two = p.image_bias != nullptr && p.is_image != nullptr;
+  const float bias = __ldg(p.bias + in_range);
+  const float of_image = __ldg((two ? p.image_bias : p.bias) + in_range);
+  const int image = two ? p.is_image[row] : 0;
+  const int32_t sequence = p.sequence[row];
+  const float* const logit = opaque(p.logits + row * p.experts + in_range);
   // The first time through is a rehearsal while the logits do not exist yet: it brings the instructions into
   // the caches. (Its logits are such that there are few candidates.)
   RouteChoice choice = {};
-  int32_t sequence = 0;
 #pragma unroll 1
   for (int pass = 0; pass < 2; ++pass) {
     RouteInput in = {static_cast<float>(expert * 37 % kMaxRouteExperts) * 0.015625f, 0.0f};
     if (threadIdx.x == 0) found.count = 0;
     if (pass == 1) {
+      const float of_row[2] = {opaque(bias), opaque(of_image)};
+      in.bias = opaque(image != 0 ? of_row[1] : of_row[0]);
       wait_for_inputs();
-      in = read_expert(p, row, expert);
-      sequence = p.sequence[row];
+      in.logit = load_shared_by_blocks(logit);
     }
     score_expert(p, in, expert, score, rank);
     const uint32_t mine = rank[expert];
