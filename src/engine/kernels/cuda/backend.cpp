@@ -93,7 +93,7 @@ void Backend::linear(const LinearArgs& args) {
     waiting_.product = args;
     return;
   }
-  if (settles(args)) launch_late_mix(true);
+  if (settles(args)) launch_late_mix();
   LinearExtras extras;
   std::optional<QuantiseArgs> quantise;
   if (waiting_.quantise && quantises_inside(limits_, args, *waiting_.quantise)) {
@@ -267,7 +267,7 @@ void Backend::launch_product(const Waiting& waiting, const WindowWriteArgs* wind
                      .window = window});
 }
 
-void Backend::launch_mix(const MhcMixArgs& args, bool settle) {
+void Backend::launch_mix(const MhcMixArgs& args) {
   const int64_t columns = int64_t{args.streams} * args.hidden;
   float* partials = scratch<float>(Scratch::kMhcPartials, mix_scratch(args.rows, columns));
   const auto* fn = reinterpret_cast<const float*>(WeightStore::prepared(*args.fn).tiles);
@@ -280,7 +280,8 @@ void Backend::launch_mix(const MhcMixArgs& args, bool settle) {
   const Launch first = beside(mix_side_);
   const Launch second = beside(mix_side_);
   launch_mhc_mix(first, second, args, fn, partials, early);
-  mix_settles_ = settle && options_.side_stream && starts_early(args.rows);
+  // A launch that joins starts when the coefficients are there, and may read them at once.
+  mix_settles_ = options_.side_stream && starts_early(args.rows);
   if (mix_settles_) launch_settle(beside(mix_side_));
   pending_pre_ = args.pre;
 }

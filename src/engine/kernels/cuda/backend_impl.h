@@ -160,20 +160,19 @@ class Backend final : public CudaBackend {
     return second.x != first.y && (first.y == nullptr || second.y != first.y);
   }
 
-  // `settle`: a kernel behind it settles, so that a launch that joins starts when the coefficients are there.
-  void launch_mix(const MhcMixArgs& args, bool settle = false);
-  // Whether the coefficients are complete when the launch that was just taken from the chain starts: one
-  // before it has joined them.
+  void launch_mix(const MhcMixArgs& args);
+  // Whether the coefficients are complete when the launch that was just taken from the chain starts: it, or
+  // one before it, has joined them behind a kernel that settles.
   bool mix_settled() const {
-    return mix_settles_ && !mix_side_.busy && chain_->last() > mix_side_.joined_before;
+    return mix_settles_ && !mix_side_.busy && chain_->last() >= mix_side_.joined_before;
   }
 
   // Few rows: the coefficients that are made from a collapse's streams are not needed before the next one.
   // They wait until attention, or the router's product, has its place: q-a, q-b and attention each need a
   // multiprocessor's registers and shared memory, and the streams have settled when attention lets go.
-  void launch_late_mix(bool settle = false) {
+  void launch_late_mix() {
     if (!late_mix_) return;
-    launch_mix(*std::exchange(late_mix_, std::nullopt), settle);
+    launch_mix(*std::exchange(late_mix_, std::nullopt));
   }
 
   // Notes the place in the main chain after which a collapse's rows exist.
