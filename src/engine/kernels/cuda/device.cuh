@@ -137,9 +137,20 @@ __device__ __forceinline__ Eight load_eight(const uint16_t* p) {
   return unpack_eight(*reinterpret_cast<const uint4*>(p));
 }
 
+__device__ __forceinline__ uint4 pack_eight(const Eight& e) {
+  return make_uint4(pack_bf16(e.v[0], e.v[1]), pack_bf16(e.v[2], e.v[3]), pack_bf16(e.v[4], e.v[5]),
+                    pack_bf16(e.v[6], e.v[7]));
+}
+
 __device__ __forceinline__ void store_eight(uint16_t* p, const Eight& e) {
-  *reinterpret_cast<uint4*>(p) = make_uint4(pack_bf16(e.v[0], e.v[1]), pack_bf16(e.v[2], e.v[3]),
-                                            pack_bf16(e.v[4], e.v[5]), pack_bf16(e.v[6], e.v[7]));
+  *reinterpret_cast<uint4*>(p) = pack_eight(e);
+}
+
+// Rounds to BF16, and returns the same as it is stored.
+__device__ __forceinline__ uint4 round_eight(Eight& e) {
+  const uint4 words = pack_eight(e);
+  e = unpack_eight(words);
+  return words;
 }
 
 // Quantises the 32-block of which this quad of lanes holds eight BF16-rounded channels each. Whole warps must

@@ -144,8 +144,12 @@ __device__ __forceinline__ void sum_heads(const float (&d)[4][4], const float* w
   for (int j = 0; j < 4; ++j) {
     const float2 w = *reinterpret_cast<const float2*>(weight + 8 * t + 2 * j);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      product[j][i] = round_to_bf16(fmaxf(round_to_bf16(d[j][i]), 0.0f) * ((i & 1) == 0 ? w.x : w.y));
+    for (int i = 0; i < 4; i += 2) {
+      float a = d[j][i], b = d[j][i + 1];
+      round_two_to_bf16(a, b);
+      a = fmaxf(a, 0.0f) * w.x, b = fmaxf(b, 0.0f) * w.y;
+      round_two_to_bf16(a, b);
+      product[j][i] = a, product[j][i + 1] = b;
     }
   }
   sum[0] = sum[1] = 0.0f;

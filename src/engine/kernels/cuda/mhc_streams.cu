@@ -44,14 +44,15 @@ __device__ __forceinline__ void mix_eight(Eight (&stream)[kStreams],
   }
 }
 
-// The new streams in place of that: h[j] = round(post[j] * y + mixed[j]).
+// The new streams in place of that, and as they are stored: h[j] = round(post[j] * y + mixed[j]).
 template <int kStreams>
 __device__ __forceinline__ void expand_eight(const Eight& y, const float (&post)[kStreams],
-                                             Eight (&mixed)[kStreams]) {
+                                             Eight (&mixed)[kStreams], uint4 (&words)[kStreams]) {
 #pragma unroll
   for (int j = 0; j < kStreams; ++j) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) mixed[j].v[i] = round_to_bf16(post[j] * y.v[i] + mixed[j].v[i]);
+    for (int i = 0; i < 8; ++i) mixed[j].v[i] = post[j] * y.v[i] + mixed[j].v[i];
+    words[j] = round_eight(mixed[j]);
   }
 }
 
@@ -156,23 +157,25 @@ __global__ void __launch_bounds__(kPieces == 1 ? kOnePieceThreads / kBlocks : 10
     }
     if constexpr (kExpand) {
       static_assert(kPieces == 1);
-      expand_eight<4>(unpack_eight(y_first), post, stream);
+      expand_eight<4>(unpack_eight(y_first), post, stream, raw);
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       float sum = m[0] * stream[0].v[i];
 #pragma unroll
       for (int k = 1; k < 4; ++k) sum = fmaf(m[k], stream[k].v[i], sum);
-      piece[j].v[i] = round_to_bf16(sum);
+      piece[j].v[i] = sum;
     }
-    if (p.u != nullptr) store_eight(p.u + row * p.hidden + index * 8, piece[j]);
+    const uint4 words = round_eight(piece[j]);
+    if (p.u != nullptr) *reinterpret_cast<uint4*>(p.u + row * p.hidden + index * 8) = words;
   }
   const auto store_streams = [&] {
     if constexpr (kExpand) {
       const int index = index_of(0);
       if (index >= pieces) return;
 #pragma unroll
-      for (int k = 0; k < 4; ++k) store_eight(p.expanded + (row * 4 + k) * p.hidden + index * 8, stream[k]);
+      for (int k = 0; k < 4; ++k)
+        *reinterpret_cast<uint4*>(p.expanded + (row * 4 + k) * p.hidden + index * 8) = raw[k];
     }
   };
   const auto sum = [&](float v) {
@@ -215,9 +218,11 @@ __global__ void expand_kernel(const uint16_t* y, const float* post, const float*
   load_floats(post + row * kStreams, factors);
   load_floats(comb + row * kStreams * kStreams, shares);
   mix_eight<kStreams>(stream, shares);
-  expand_eight<kStreams>(out, factors, stream);
+  uint4 words[kStreams];
+  expand_eight<kStreams>(out, factors, stream, words);
 #pragma unroll
-  for (int k = 0; k < kStreams; ++k) store_eight(h + (row * kStreams + k) * hidden + index, stream[k]);
+  for (int k = 0; k < kStreams; ++k)
+    *reinterpret_cast<uint4*>(h + (row * kStreams + k) * hidden + index) = words[k];
 }
 
 __global__ void stream_mean_kernel(const uint16_t* h, int hidden, int streams, uint16_t* out,

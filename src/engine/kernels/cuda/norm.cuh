@@ -37,8 +37,9 @@ __device__ __forceinline__ void normalise_row(Eight (&piece)[kPieces], int piece
     if (valid) {
       const Eight w = unpack_eight(weight[j]);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) out.v[i] = round_to_bf16(w.v[i] * (piece[j].v[i] * rs));
-      if (y != nullptr) store_eight(y + index * 8, out);
+      for (int i = 0; i < 8; ++i) out.v[i] = w.v[i] * (piece[j].v[i] * rs);
+      const uint4 words = round_eight(out);
+      if (y != nullptr) *reinterpret_cast<uint4*>(y + index * 8) = words;
     }
     if (codes != nullptr) {
       const EightCodes q = quantise_eight(out);
