@@ -302,12 +302,6 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
     __syncwarp();  // the chunk before has been read
   }
   __syncthreads();
-  const auto own_sum = [&](int e, int i) {
-    const int r = i & 15, m = (i >> 4) & 7, owner = i >> 7;
-    const float* const first =
-        partial + (owner * kEights + e) * 128 + ((r >> 3) * 2 + (m & 1)) * 32 + (r & 7) * 4 + (m >> 1);
-    return sum_of_shards(first, p.row_warps * kEights * 128, shards);
-  };
   if constexpr (kCombine) {
     // All that a thread's first output needs is there before the wait: its own sum (with chunks of eight it
     // would be spilled), whether its row lives (rows of the step need no wait), where it lies. Behind the
@@ -318,17 +312,22 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
     const auto channel_of = [&](int i) {
       return (static_cast<int>(blockIdx.x) * p.row_warps + (i >> 7)) * kTileRows + (i & 15);
     };
+    const auto own_sum = [&](int i) {
+      const int r = i & 15;
+      return sum_of_shards(partial + (i >> 7) * 128 + ((r >> 3) * 2 + (m & 1)) * 32 + (r & 7) * 4 + (m >> 1),
+                           p.row_warps * 128, shards);
+    };
     const bool lives = m < p.rows && p.combine.sequence[min(m, p.rows - 1)] >= 0;
     const bool writes =
         opaque(static_cast<int>(first < p.row_warps * 128 && lives && channel_of(first) < out));
     const uint16_t* const routed = opaque(p.combine.outputs + m * top_k * out + channel_of(first));
     uint16_t* const to = opaque(y + m * static_cast<int>(p.y_stride) + channel_of(first));
     float total = 0.0f;
-    if (kSumsFirst && first < p.row_warps * 128) total = opaque(round_to_bf16(own_sum(0, first)));
+    if (kSumsFirst && first < p.row_warps * 128) total = opaque(round_to_bf16(own_sum(first)));
     if (p.combine.early) wait_for_inputs();
     if (writes) {
       const float experts = sum_of_experts(routed, top_k, out);
-      if (!kSumsFirst) total = round_to_bf16(own_sum(0, first));
+      if (!kSumsFirst) total = round_to_bf16(own_sum(first));
       *to = float_to_bf16(experts + total);
     }
 #pragma unroll 1
@@ -336,7 +335,7 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
       const int channel = channel_of(i);
       if (!lives || channel >= out) continue;
       const float experts = sum_of_experts(p.combine.outputs + m * top_k * out + channel, top_k, out);
-      y[m * static_cast<int>(p.y_stride) + channel] = float_to_bf16(experts + round_to_bf16(own_sum(0, i)));
+      y[m * static_cast<int>(p.y_stride) + channel] = float_to_bf16(experts + round_to_bf16(own_sum(i)));
     }
 #pragma unroll 1
     for (int i = static_cast<int>(blockIdx.x) * kDirectThreads + first; i < p.combine.word_pairs;
@@ -345,16 +344,18 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
     return;
   }
 
-  // ---- the shards of an output one after the other
+  // ---- the shards of an output one after the other. A thread has the sums that lie side by side with its
+  // neighbours': others would wait for the same banks.
 #pragma unroll
   for (int e = 0; e < kEights; ++e) {
     for (int i = static_cast<int>(threadIdx.x); i < p.row_warps * 128; i += kDirectThreads) {
-      const int r = i & 15, m = (i >> 4) & 7, owner = i >> 7;
-      const int64_t row = (static_cast<int64_t>(blockIdx.x) * p.row_warps + owner) * kTileRows + r;
-      if (e * 8 + m >= p.rows || row >= p.out) continue;
-      const float total = own_sum(e, i);
-      const size_t at =
-          static_cast<size_t>(e * 8 + m) * static_cast<size_t>(p.y_stride) + static_cast<size_t>(row);
+      const int owner = i >> 7, m = e * 8 + (i & 3) * 2 + (i >> 5 & 1);
+      const int64_t row = (static_cast<int64_t>(blockIdx.x) * p.row_warps + owner) * kTileRows +
+                          (i >> 6 & 1) * 8 + (i >> 2 & 7);
+      if (m >= p.rows || row >= p.out) continue;
+      const float total = sum_of_shards(partial + (owner * kEights + e) * 128 + (i & 127),
+                                        p.row_warps * kEights * 128, shards);
+      const size_t at = static_cast<size_t>(m) * static_cast<size_t>(p.y_stride) + static_cast<size_t>(row);
       if (p.y_f32 != nullptr) {
         p.y_f32[at] = total;
       } else {

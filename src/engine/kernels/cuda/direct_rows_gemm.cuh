@@ -186,8 +186,15 @@ __global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowR
     place[j] = opaque(valid ? row << 16 | piece : (u < units ? row << 16 : 0) | 0xFFFF);
   }
   // ---- the outputs of a thread: channel n of row m, of every kThreads / 128 th tile
-  const int n = static_cast<int>(threadIdx.x & 15), m = static_cast<int>(threadIdx.x >> 4) & 7;
-  const int owner0 = static_cast<int>(threadIdx.x >> 7);
+  // Sums that lie side by side, since others would wait for the same banks; not where that would be spilled.
+  constexpr bool kBeside = kNorm || kUnits <= kFewDirectUnits;
+  int n, m;
+  const auto choose_output = [&](int of_warp, int of_lane) {
+    n = kBeside ? (of_warp >> 1 & 1) * 8 + (of_lane >> 2) : of_lane & 15;
+    m = kBeside ? (of_lane & 3) * 2 + (of_warp & 1) : (of_warp & 3) * 2 + (of_lane >> 4);
+  };
+  choose_output(warp, lane);
+  const int owner0 = warp >> 2;
   const int shards = opaque(kWarps / p.row_warps * p.warp_shards);
   const auto output_of = [&](int owner) {
     return (static_cast<int>(blockIdx.x) * p.row_warps + owner) * kTileRows + n;
@@ -311,17 +318,22 @@ __global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowR
     chunk = chunk.after(p, shard0, has_tile);
     scale_lane = weight_scale_of(chunk);
   }
+  if constexpr (kNorm) {  // anew: kept since the beginning it would be spilled
+    const int thread = opaque(static_cast<int>(threadIdx.x));
+    choose_output(thread >> 5, thread & 31);
+  }
   __syncthreads();
 
   // ---- the shards of an output one after the other; then the rotation of pairs of outputs
   for (int owner = owner0; owner < p.row_warps; owner += kThreads / 128) {
     const int row = output_of(owner);
-    const float* first = partial + owner * 128 + ((n >> 3) * 2 + (m & 1)) * 32 + (n & 7) * 4 + (m >> 1);
+    const int at = kBeside ? (warp & 3) * 32 + lane : ((n >> 3) * 2 + (m & 1)) * 32 + (n & 7) * 4 + (m >> 1);
+    const float* first = partial + owner * 128 + at;
     uint16_t result = float_to_bf16(sum_of_shards(first, p.row_warps * 128, shards));
     if (kNorm && r.pairs > 0) {
       if (owner != owner0) turn = turn_of(owner), angle = angle_of(turn);
       const float v = bf16_to_float(result);
-      const float partner = __shfl_xor_sync(~0u, v, 1);
+      const float partner = __shfl_xor_sync(~0u, v, 4);  // the channel beside it
       if (turn >= 0) result = float_to_bf16(turned(v, partner, (turn & 1) != 0, angle.x, angle.y));
     }
     if (m < p.rows && row < p.out) p.y[static_cast<size_t>(m) * p.y_stride + row] = result;
