@@ -178,16 +178,24 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
   float next_scale = 0.0f;
   if (kAhead && chunks > 1) next_scale = opaque(weight_scale_of(chunk.after(p, shard0, has_tile)));
 
-  // ---- where the rows lie: lane (g, t) reads row g of eight, eight columns of each block
+  // ---- where the rows lie: lane (g, t) reads row g of eight, eight columns of each block. Places in memory
+  // where registers suffice (not beside codes' scales), or the first read waits for twenty instructions
+  // behind the wait.
+  constexpr bool kPlaces = kAhead && !Format::kCodes;
   using Rows = DirectRows<Format, kChunk, kEights>;
   const int group_of_rows = p.rows_per_group > 0 ? min(tile * kTileRows / p.rows_per_group, p.groups - 1) : 0;
   int row_at[kEights], row_scale_at[kEights];  // of the chunk
+  const uint16_t* row_from[kEights] = {};
 #pragma unroll
   for (int e = 0; e < kEights; ++e) {
     const int row = min(e * 8 + g, p.rows - 1), scale_row = min(e * 8 + (lane & 7), p.rows - 1);
-    row_at[e] =
-        opaque(row * static_cast<int>(p.x_stride) + group_of_rows * p.cols + t * 8 + chunk.first * 32);
+    row_at[e] = row * static_cast<int>(p.x_stride) + group_of_rows * p.cols + t * 8 + chunk.first * 32;
     row_scale_at[e] = opaque(scale_row * p.blocks + (lane >> 3) + chunk.first);
+    if constexpr (kPlaces) {
+      row_from[e] = opaque(p.x + row_at[e]);
+    } else {
+      row_at[e] = opaque(row_at[e]);
+    }
   }
   const int shards = opaque(kWarps / p.row_warps * p.warp_shards);
 
@@ -205,7 +213,8 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
         if constexpr (Format::kCodes) {
           rows.x[e][b] = *reinterpret_cast<const uint2*>(p.x_codes + row_at[e] + b * 32);
         } else {
-          rows.x[e][b] = *reinterpret_cast<const uint4*>(p.x + row_at[e] + b * 32);
+          const uint16_t* const from = kPlaces ? row_from[e] : p.x + row_at[e];
+          rows.x[e][b] = *reinterpret_cast<const uint4*>(from + b * 32);
         }
       }
       if constexpr (Format::kCodes) {
@@ -294,8 +303,13 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
     const int before = chunk.first;
     chunk = chunk.after(p, shard0, has_tile);
 #pragma unroll
-    for (int e = 0; e < kEights; ++e)
-      row_at[e] += (chunk.first - before) * 32, row_scale_at[e] += chunk.first - before;
+    for (int e = 0; e < kEights; ++e) {
+      if constexpr (kPlaces) {
+        row_from[e] += (chunk.first - before) * 32;
+      } else {
+        row_at[e] += (chunk.first - before) * 32, row_scale_at[e] += chunk.first - before;
+      }
+    }
     load(chunk.count, rows);
     scale_lane = kAhead ? next_scale : weight_scale_of(chunk);
     if (kAhead) next_scale = weight_scale_of(chunk.after(p, shard0, has_tile));

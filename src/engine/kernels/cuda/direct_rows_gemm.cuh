@@ -177,6 +177,10 @@ __global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowR
   const int row_units = (p.cols + kRowUnit - 1) / kRowUnit;
   const int units = p.rows * row_units;
   int place[kUnits];  // row and piece, which is none beyond the last
+  // A piece's first value, or none, where registers suffice (64-bit places would be spilled): behind the wait
+  // it costs 16 instructions.
+  constexpr bool kPlaces = kNorm || kUnits <= kFewDirectUnits;
+  int from[kUnits];
 #pragma unroll
   for (int j = 0; j < kUnits; ++j) {
     const int u = warp + j * kWarps;
@@ -184,6 +188,7 @@ __global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowR
     const int piece = (u - row * row_units) * 32 + lane;
     const bool valid = u < units && piece < pieces;
     place[j] = opaque(valid ? row << 16 | piece : (u < units ? row << 16 : 0) | 0xFFFF);
+    if (kPlaces) from[j] = opaque(valid ? row * static_cast<int>(p.x_stride) + piece * 8 : -1);
   }
   // ---- the outputs of a thread: channel n of row m, of every kThreads / 128 th tile
   // Sums that lie side by side, since others would wait for the same banks; not where that would be spilled.
@@ -221,8 +226,11 @@ __global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowR
   for (int j = 0; j < kUnits; ++j) {
     raw[j] = make_uint4(0, 0, 0, 0);
     const int row = place[j] >> 16, piece = place[j] & 0xFFFF;
-    if (piece < pieces)
+    if (kPlaces) {
+      if (from[j] >= 0) raw[j] = *reinterpret_cast<const uint4*>(p.x + from[j]);
+    } else if (piece < pieces) {
       raw[j] = *reinterpret_cast<const uint4*>(p.x + row * static_cast<int>(p.x_stride) + piece * 8);
+    }
   }
   float2 angle = make_float2(1.0f, 0.0f);
   if constexpr (kNorm) angle = angle_of(turn);
