@@ -114,14 +114,18 @@ __global__ void entry_write_kernel(const int32_t* position, const int32_t* seque
 __global__ void index_query_kernel(const float* cos_sin, int heads, int width, int pairs, const uint16_t* q,
                                    uint8_t* packed, uint8_t* scales) {
   launch_dependents();
+  const auto vector = static_cast<int>(blockIdx.x);
+  const int row = vector / heads, blocks = width / 32;
+  // The places of this vector, before the wait: seventy instructions.
+  const uint16_t* const from = opaque(q + static_cast<int64_t>(vector) * width);
+  const float* const angles = opaque(cos_sin + static_cast<int64_t>(row) * pairs * 2);
+  uint8_t* const codes_to = opaque(packed + static_cast<int64_t>(vector) * (width / 2));
+  uint8_t* const scales_to = opaque(scales + static_cast<int64_t>(vector) * blocks);
   wait_for_inputs();
-  const int64_t vector = blockIdx.x;
-  const int64_t row = vector / heads;
-  for (int block = static_cast<int>(threadIdx.x / 32); block < width / 32;
+  for (int block = static_cast<int>(threadIdx.x / 32); block < blocks;
        block += static_cast<int>(blockDim.x / 32)) {
-    const float v = rotated_channel(q + vector * width, block, width, pairs, cos_sin + row * pairs * 2);
-    write_fp4_ue8m0_block(v, packed + vector * (width / 2) + block * 16,
-                          scales + vector * (width / 32) + block);
+    const float v = rotated_channel(from, block, width, pairs, angles);
+    write_fp4_ue8m0_block(v, codes_to + block * 16, scales_to + block);
   }
 }
 

@@ -107,6 +107,9 @@ __global__ void __launch_bounds__(kPieces == 1 ? kOnePieceThreads / kBlocks : 10
   load_norm_weight(p.weight + first * 8, pieces - first, weight);
   const bool early = kPieces == 1 && p.early.streams;
   const bool mixed = early && p.early.coefficients;
+  // Where the sublayer's output lies, made before the wait: behind it that is what the first read waits for.
+  const uint4* y_from = nullptr;
+  if constexpr (kExpand) y_from = opaque(reinterpret_cast<const uint4*>(p.y + row * p.hidden) + index_of(0));
   float m[4], post[4], comb[16];
   const auto load_coefficients = [&] {
     load_quads(p.pre + row * 4, m);
@@ -137,9 +140,7 @@ __global__ void __launch_bounds__(kPieces == 1 ? kOnePieceThreads / kBlocks : 10
   wait_for_inputs();
   uint4 y_first = {};
   if constexpr (kExpand) {
-    if (index_of(0) < pieces) {
-      y_first = __ldcg(reinterpret_cast<const uint4*>(p.y + row * p.hidden) + index_of(0));
-    }
+    if (index_of(0) < pieces) y_first = __ldcg(y_from);
   }
   if (!mixed) {
     load_coefficients();
