@@ -190,6 +190,12 @@ inline void copy_async_16(void* to, const void* from, bool valid = true) {
     emulation::copy_later(to, zero, 16);
   }
 }
+inline uint8_t* apart(uint8_t* p) {
+  return p;
+}
+inline void copy_weights_16(void* to, const void* from, bool valid = true) {
+  copy_async_16(to, from, valid);
+}
 inline void copy_async_16_if(bool run, void* to, const void* from, bool valid) {
   if (run) copy_async_16(to, from, valid);
 }

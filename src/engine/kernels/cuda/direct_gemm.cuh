@@ -151,13 +151,13 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c) {
     const uint8_t* from = tiles + static_cast<size_t>(chunk.first) * Format::kBlockBytes;
-    uint8_t* to = weights + c * (kChunk * Format::kBlockBytes);
+    uint8_t* to = apart(weights + c * (kChunk * Format::kBlockBytes));
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
 #pragma unroll
       for (int piece = 0; piece < kPieces; ++piece) {
         const int at = i * Format::kBlockBytes + piece * kTileBytes;
-        copy_async_16(to + at, i < chunk.count ? from + at : tiles, i < chunk.count);
+        copy_weights_16(to + at, i < chunk.count ? from + at : tiles, i < chunk.count);
       }
     }
     copy_async_commit();

@@ -157,10 +157,10 @@ __global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowR
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c) {
     const uint8_t* from = tiles + static_cast<size_t>(chunk.first) * Format::kBlockBytes;
-    uint8_t* to = weights + c * (kChunk * Format::kBlockBytes);
+    uint8_t* to = apart(weights + c * (kChunk * Format::kBlockBytes));
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
-      if (i < chunk.count) copy_async_16(to + i * Format::kBlockBytes, from + i * Format::kBlockBytes);
+      if (i < chunk.count) copy_weights_16(to + i * Format::kBlockBytes, from + i * Format::kBlockBytes);
     }
     chunk = chunk.after(p, shard0, has_tile);
   }

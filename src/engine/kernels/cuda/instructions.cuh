@@ -162,6 +162,26 @@ __device__ __forceinline__ void copy_async_16(void* to_shared, const void* from,
                "r"(valid ? 16 : 0)
                : "memory");
 }
+// What is read once in a step goes first out of L2, and the next kernels' code and rows stay. (The value that
+// createpolicy.fractional.L2::evict_first makes of 1.0; the assembler makes it anew, in seven instructions,
+// at every copy.)
+__device__ __forceinline__ uint64_t first_out_of_l2() {
+  return 0x12F0000000000000;
+}
+// A place in shared memory of which the assembler does not know that only an offset differs between lanes: a
+// copy with a policy to "register + uniform register" it encodes with uniform register 0 for both, whichever
+// hold them (ptxas 13.0).
+__device__ __forceinline__ uint8_t* apart(uint8_t* p) {
+  const uint32_t at = __shfl_sync(~0u, shared_address(p), static_cast<int>(threadIdx.x & 31));
+  return static_cast<uint8_t*>(__cvta_shared_to_generic(at));
+}
+// copy_async_16 of weights that one block reads; to an address that is apart().
+__device__ __forceinline__ void copy_weights_16(void* to_shared, const void* from, bool valid = true) {
+  asm volatile(
+      "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(to_shared)),
+      "l"(from), "r"(valid ? 16 : 0), "l"(first_out_of_l2())
+      : "memory");
+}
 __device__ __forceinline__ void copy_async_4(void* to_shared, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to_shared)), "l"(from)
                : "memory");

@@ -223,8 +223,8 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 #pragma unroll 1
     for (int i = 0; i < count; ++i, from += kTileBytes) {
       if (i == half) copy_async_commit();
-      copy_async_16(weights + i * (2 * kTileBytes), from, has_tile);
-      copy_async_16(weights + i * (2 * kTileBytes) + kTileBytes, from + p.tile_stride, has_tile);
+      copy_weights_16(weights + i * (2 * kTileBytes), from, has_tile);
+      copy_weights_16(weights + i * (2 * kTileBytes) + kTileBytes, from + p.tile_stride, has_tile);
     }
     if (count <= half) copy_async_commit();
     copy_async_commit();
