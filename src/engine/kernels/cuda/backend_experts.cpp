@@ -92,8 +92,11 @@ void Backend::experts(const ExpertsArgs& args) {
               .y_stride = args.width},
              {.second = &args.shared->w3, .second_y = up});
   launch_swiglu_quantise(side(), gate, up, args.step.rows, args.width, args.limit, t);
-  // Few rows: the last product comes behind the routed experts and adds everything up.
-  const bool joins = stream && combines_directly(limits_, args);
+  // Few rows: the last product comes behind the routed experts and adds everything up. Where the experts
+  // leave multiprocessors free (expert_stream_frees), it runs on those, and a plain sum stands ready behind
+  // both.
+  const bool beside_experts = stream && options_.side_stream && expert_stream_frees(args.step.rows);
+  const bool joins = stream && !beside_experts && combines_directly(limits_, args);
   if (joins) {
     launch_settle(side());
   } else {
@@ -124,6 +127,7 @@ void Backend::experts(const ExpertsArgs& args) {
                             .early = options_.side_stream});  // it is joined, and the rows have settled
         continue;
       }
+      if (beside_experts) join(mix_side_);  // as above
       launch_expert_combine(main(), args, first, count, work, shared_rows);
       continue;
     }

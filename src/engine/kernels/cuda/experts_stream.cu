@@ -13,6 +13,7 @@ namespace {
 
 // As many warps as divide the real width's forty places evenly and keep the instruction slots busy.
 constexpr int kStreamWarps = kExpertShards;
+constexpr int kEvenSetWarps = 16;
 constexpr int kStreamThreads = 32 * (kStreamWarps + 2);
 static_assert(kMaxListed <= kStreamThreads && kListedRows <= kMaxListedRows);
 
@@ -437,7 +438,10 @@ ExpertStreamParams stream_params(const DeviceLimits& device, const ExpertsArgs& 
   p.ups = SmallDivisor::of(static_cast<uint32_t>(p.column_blocks));
   // A set of channel groups keeps all warps busy, unless there are too few sets for the blocks.
   const int64_t groups = int64_t{rows} * args.top_k * p.channel_groups;
-  p.set_groups = static_cast<int>(std::min<int64_t>(kStreamWarps, ceil_div(groups, device.multiprocessors)));
+  // Sixteen of twenty warps a set where that makes the number of units even out: 36 items of 18 + 10 are
+  // eight units for each of 126 blocks, of 18 + 8 they are seven for some and eight for others.
+  const int set_warps = expert_stream_frees(rows) ? kEvenSetWarps : kStreamWarps;
+  p.set_groups = static_cast<int>(std::min<int64_t>(set_warps, ceil_div(groups, device.multiprocessors)));
   p.downs = SmallDivisor::of(static_cast<uint32_t>(ceil_div(p.channel_groups, p.set_groups)));
   p.limit = args.limit;
   return p;
@@ -452,7 +456,8 @@ int block_count(const ExpertStreamParams& p, [[maybe_unused]] const DeviceLimits
 #ifdef SPARK_CUDA_EMULATION
   return static_cast<int>(std::min<int64_t>(most, 3));
 #else
-  const int free = p.inputs.rows <= kDirectRows ? std::min(p.inputs.rows, device.multiprocessors / 22) : 0;
+  const int most_free = device.multiprocessors / (expert_stream_frees(p.inputs.rows) ? 33 : 22);
+  const int free = p.inputs.rows <= kDirectRows ? std::min(p.inputs.rows, most_free) : 0;
   return static_cast<int>(std::min<int64_t>(most, device.multiprocessors - free));
 #endif
 }
