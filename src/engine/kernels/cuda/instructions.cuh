@@ -168,6 +168,14 @@ __device__ __forceinline__ void copy_async_16(void* to_shared, const void* from,
 __device__ __forceinline__ uint64_t first_out_of_l2() {
   return 0x12F0000000000000;
 }
+// A value of a weight that is read once in a step.
+__device__ __forceinline__ float load_weight(const float* p) {
+  float v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.f32 %0, [%1], %2;"
+               : "=f"(v)
+               : "l"(p), "l"(first_out_of_l2()));
+  return v;
+}
 // A place in shared memory of which the assembler does not know that only an offset differs between lanes: a
 // copy with a policy to "register + uniform register" it encodes with uniform register 0 for both, whichever
 // hold them (ptxas 13.0).

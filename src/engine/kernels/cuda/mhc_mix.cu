@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kWarps * 32, 6)
     for (int i = 0; i < kPerLane; ++i) {
       const int column = first + i * 32 + lane;
       w[o][i] = column < columns && warp * kPerWarp + o < outputs
-                    ? __ldg(fn + static_cast<int64_t>(warp * kPerWarp + o) * columns + column)
+                    ? load_weight(fn + static_cast<int64_t>(warp * kPerWarp + o) * columns + column)
                     : 0.0f;
     }
   }
