@@ -198,6 +198,15 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
     }
   }
   const int shards = opaque(kWarps / p.row_warps * p.warp_shards);
+  // Where a thread's first output belongs, negative: nowhere. It is known before the wait: behind the last barrier every instruction is on the way to the next kernel.
+  constexpr bool kOutputAhead = !kMany && !kCombine;
+  int first_output = -1;
+  if constexpr (kOutputAhead) {
+    const int i = static_cast<int>(threadIdx.x), m = (i & 3) * 2 + (i >> 5 & 1);
+    const int row = (static_cast<int>(blockIdx.x) * p.row_warps + (i >> 7)) * kTileRows + (i >> 6 & 1) * 8 +
+                    (i >> 2 & 7);
+    first_output = opaque(m < p.rows && row < p.out ? m * static_cast<int>(p.y_stride) + row : -1);
+  }
 
   if (!kCombine || !p.combine.early) wait_for_inputs();
   if (p.settles) launch_dependents();
@@ -360,9 +369,18 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
 
   // ---- the shards of an output one after the other. A thread has the sums that lie side by side with its
   // neighbours': others would wait for the same banks.
+  if constexpr (kOutputAhead) {
+    const int i = static_cast<int>(threadIdx.x);
+    if (i < p.row_warps * 128) {
+      const float total = sum_of_shards(partial + i, p.row_warps * 128, shards);
+      if (first_output >= 0 && p.y_f32 != nullptr) p.y_f32[first_output] = total;
+      if (first_output >= 0 && p.y_f32 == nullptr) y[first_output] = float_to_bf16(total);
+    }
+  }
+  constexpr int kFirst = kOutputAhead ? kDirectThreads : 0;
 #pragma unroll
   for (int e = 0; e < kEights; ++e) {
-    for (int i = static_cast<int>(threadIdx.x); i < p.row_warps * 128; i += kDirectThreads) {
+    for (int i = static_cast<int>(threadIdx.x) + kFirst; i < p.row_warps * 128; i += kDirectThreads) {
       const int owner = i >> 7, m = e * 8 + (i & 3) * 2 + (i >> 5 & 1);
       const int64_t row = (static_cast<int64_t>(blockIdx.x) * p.row_warps + owner) * kTileRows +
                           (i >> 6 & 1) * 8 + (i >> 2 & 7);
