@@ -193,8 +193,14 @@ inline void copy_async_16(void* to, const void* from, bool valid = true) {
 inline uint8_t* apart(uint8_t* p) {
   return p;
 }
-inline void copy_weights_16(void* to, const void* from, bool valid = true) {
+inline uint64_t first_out_of_l2(bool = false) {
+  return 0;
+}
+inline void copy_weights_16(void* to, const void* from, bool valid = true, bool = false) {
   copy_async_16(to, from, valid);
+}
+inline float load_weight(const float* p) {
+  return *p;
 }
 inline void copy_async_16_if(bool run, void* to, const void* from, bool valid) {
   if (run) copy_async_16(to, from, valid);
@@ -262,6 +268,9 @@ inline void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barr
   if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from) | bytes) % 16 != 0) std::abort();
   std::memcpy(to, from, bytes);
   barrier_arrive(barrier);
+}
+inline void copy_bulk_with(uint64_t, void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+  copy_bulk(to, from, bytes, barrier);
 }
 inline void copy_async_commit() {
   emulation::close_copies();

@@ -162,11 +162,11 @@ __device__ __forceinline__ void copy_async_16(void* to_shared, const void* from,
                "r"(valid ? 16 : 0)
                : "memory");
 }
-// What is read once in a step goes first out of L2, and the next kernels' code and rows stay. (The value that
-// createpolicy.fractional.L2::evict_first makes of 1.0; the assembler makes it anew, in seven instructions,
-// at every copy.)
-__device__ __forceinline__ uint64_t first_out_of_l2() {
-  return 0x12F0000000000000;
+// What is read once in a step goes first out of L2, and the next kernels' code and rows stay; what `stays` is
+// read again in the same step. (The values of the descriptors that createpolicy makes for L2::evict_first and
+// L2::evict_normal; the assembler makes them anew, in seven instructions, at every copy.)
+__device__ __forceinline__ uint64_t first_out_of_l2(bool stays = false) {
+  return stays ? 0x1000000000000000 : 0x12F0000000000000;
 }
 // A value of a weight that is read once in a step.
 __device__ __forceinline__ float load_weight(const float* p) {
@@ -184,10 +184,11 @@ __device__ __forceinline__ uint8_t* apart(uint8_t* p) {
   return static_cast<uint8_t*>(__cvta_shared_to_generic(at));
 }
 // copy_async_16 of weights that one block reads; to an address that is apart().
-__device__ __forceinline__ void copy_weights_16(void* to_shared, const void* from, bool valid = true) {
+__device__ __forceinline__ void copy_weights_16(void* to_shared, const void* from, bool valid = true,
+                                                bool stays = false) {
   asm volatile(
       "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(to_shared)),
-      "l"(from), "r"(valid ? 16 : 0), "l"(first_out_of_l2())
+      "l"(from), "r"(valid ? 16 : 0), "l"(first_out_of_l2(stays))
       : "memory");
 }
 __device__ __forceinline__ void copy_async_4(void* to_shared, const void* from) {
@@ -297,17 +298,20 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity)
   }
 }
 // One thread: arrives, announces `bytes` (a multiple of 16) and starts their copy by the copy engine.
-__device__ __forceinline__ void copy_bulk(void* to_shared, const void* from, uint32_t bytes,
-                                          uint64_t* barrier) {
+__device__ __forceinline__ void copy_bulk_with(uint64_t policy, void* to_shared, const void* from,
+                                               uint32_t bytes, uint64_t* barrier) {
   barrier_expect(barrier, bytes);
-  // What is read once in a step goes first out of L2, and the next kernels' code and rows stay.
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
       "[%3], %4;" ::"r"(shared_address(to_shared)),
       "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
+}
+__device__ __forceinline__ void copy_bulk(void* to_shared, const void* from, uint32_t bytes,
+                                          uint64_t* barrier) {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  copy_bulk_with(policy, to_shared, from, bytes, barrier);
 }
 
 // ---- programmatic dependent launch

@@ -98,16 +98,19 @@ __global__ void __launch_bounds__(kTallThreads, 1)
   const auto has_round = [&](int round) {
     return round * kTallTeams * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x) < p.row_groups;
   };
+  // What a draft multiplies with once a position is small enough to stay in L2 between them.
+  constexpr size_t kStays = size_t{16} << 20;
+  const uint64_t policy = first_out_of_l2(static_cast<size_t>(p.row_tiles) * p.tile_stride <= kStays);
   // The ring's next copy: a slot holds blocks of one shard.
   int fetch_round = 0, fetch_block = 0, fetch_shard_end = min(p.shard_blocks, p.blocks), fetch_slot = 0;
   const auto fetch_next = [&] {
     const int tile = tile_of(fetch_round);
     const int tiles = min(kTallSlotTiles, fetch_shard_end - fetch_block);
     if (tile < p.row_tiles && lane == 0) {
-      copy_bulk(ring + fetch_slot * kSlotBytes,
-                p.tiles + static_cast<size_t>(tile) * p.tile_stride +
-                    static_cast<size_t>(fetch_block) * Format::kBlockBytes,
-                static_cast<uint32_t>(tiles * Format::kBlockBytes), full + fetch_slot);
+      copy_bulk_with(policy, ring + fetch_slot * kSlotBytes,
+                     p.tiles + static_cast<size_t>(tile) * p.tile_stride +
+                         static_cast<size_t>(fetch_block) * Format::kBlockBytes,
+                     static_cast<uint32_t>(tiles * Format::kBlockBytes), full + fetch_slot);
     }
     if (++fetch_slot == slots) fetch_slot = 0;
     fetch_block += tiles;

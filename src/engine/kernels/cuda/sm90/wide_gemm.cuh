@@ -216,6 +216,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   // ---- the weights: a lane reads back what it has copied itself, so waiting for its own copies is enough
   uint8_t* const weights =
       operands + p.ring_offset + static_cast<size_t>(warp * most) * (2 * kTileBytes) + lane * 16;
+  constexpr bool kStays = kN > 2;  // of 24 rows and more a step is slower with it
   const int half = (count + 1) / 2;
   {
     const uint8_t* from = weight_tiles + static_cast<size_t>(has_tile ? tile : 0) * p.tile_stride +
@@ -223,8 +224,9 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 #pragma unroll 1
     for (int i = 0; i < count; ++i, from += kTileBytes) {
       if (i == half) copy_async_commit();
-      copy_weights_16(weights + i * (2 * kTileBytes), from, has_tile);
-      copy_weights_16(weights + i * (2 * kTileBytes) + kTileBytes, from + p.tile_stride, has_tile);
+      copy_weights_16(weights + i * (2 * kTileBytes), from, has_tile, kStays);
+      copy_weights_16(weights + i * (2 * kTileBytes) + kTileBytes, from + p.tile_stride, has_tile,
+                      kStays);
     }
     if (count <= half) copy_async_commit();
     copy_async_commit();
