@@ -24,7 +24,7 @@ struct Fp8Format : FloatScales {
   static constexpr int kBlockBytes = kTileBytes;
 
   static __device__ __forceinline__ void copy(uint8_t* to, const uint8_t* from, int lane) {
-    copy_async_16(to + lane * 16, from + lane * 16);
+    copy_weights_16(to + lane * 16, from + lane * 16);
   }
   static __device__ __forceinline__ Word read(const uint8_t* block, int lane) {
     return reinterpret_cast<const uint4*>(block)[lane];
@@ -61,8 +61,8 @@ struct Bf16Format : FloatScales {
   static constexpr int kBlockBytes = kBf16TileBytes;
 
   static __device__ __forceinline__ void copy(uint8_t* to, const uint8_t* from, int lane) {
-    copy_async_16(to + lane * 16, from + lane * 16);
-    copy_async_16(to + kTileBytes + lane * 16, from + kTileBytes + lane * 16);
+    copy_weights_16(to + lane * 16, from + lane * 16);
+    copy_weights_16(to + kTileBytes + lane * 16, from + kTileBytes + lane * 16);
   }
   static __device__ __forceinline__ Word read(const uint8_t* block, int lane) {
     const uint4* p = reinterpret_cast<const uint4*>(block) + lane;
@@ -85,7 +85,7 @@ struct PackedFormat : FloatScales {
   static constexpr int kBlockBytes = kPackedTileBytes;
 
   static __device__ __forceinline__ void copy(uint8_t* to, const uint8_t* from, int lane) {
-    copy_async_16(to + lane * 16, from + lane * 16);
+    copy_weights_16(to + lane * 16, from + lane * 16);
     copy_async_8(to + kTileBytes + lane * 8, from + kTileBytes + lane * 8);
   }
   static __device__ __forceinline__ Word read(const uint8_t* block, int lane) {
