@@ -204,6 +204,14 @@ __global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowR
   const auto output_of = [&](int owner) {
     return (static_cast<int>(blockIdx.x) * p.row_warps + owner) * kTileRows + n;
   };
+  // Where a thread's first output belongs, negative: nowhere. It is known before the wait where it would not
+  // be spilled.
+  constexpr bool kOutputAhead = kBeside && !kNorm && kChunk < 10;
+  const auto place_output = [&] {
+    const int row = output_of(owner0);
+    return opaque(m < p.rows && row < p.out ? m * static_cast<int>(p.y_stride) + row : -1);
+  };
+  int first_output = kOutputAhead ? place_output() : -1;
   // Its place among the angles, or none.
   const auto turn_of = [&](int owner) {
     const int z = output_of(owner) % r.head_width - (r.head_width - 2 * r.pairs);
@@ -326,24 +334,40 @@ __global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowR
     chunk = chunk.after(p, shard0, has_tile);
     scale_lane = weight_scale_of(chunk);
   }
+  int of_warp = warp, of_lane = lane;
   if constexpr (kNorm) {  // anew: kept since the beginning it would be spilled
     const int thread = opaque(static_cast<int>(threadIdx.x));
-    choose_output(thread >> 5, thread & 31);
+    of_warp = thread >> 5, of_lane = thread & 31;
+  }
+  if constexpr (kBeside && !kOutputAhead) {
+    choose_output(of_warp, of_lane);
+    first_output = place_output();
   }
   __syncthreads();
 
   // ---- the shards of an output one after the other; then the rotation of pairs of outputs
-  for (int owner = owner0; owner < p.row_warps; owner += kThreads / 128) {
-    const int row = output_of(owner);
-    const int at = kBeside ? (warp & 3) * 32 + lane : ((n >> 3) * 2 + (m & 1)) * 32 + (n & 7) * 4 + (m >> 1);
-    const float* first = partial + owner * 128 + at;
-    uint16_t result = float_to_bf16(sum_of_shards(first, p.row_warps * 128, shards));
-    if (kNorm && r.pairs > 0) {
-      if (owner != owner0) turn = turn_of(owner), angle = angle_of(turn);
-      const float v = bf16_to_float(result);
-      const float partner = __shfl_xor_sync(~0u, v, 4);  // the channel beside it
-      if (turn >= 0) result = float_to_bf16(turned(v, partner, (turn & 1) != 0, angle.x, angle.y));
+  const auto finish = [&](const float* first, int at_turn, float2 at_angle) {
+    const uint16_t result = float_to_bf16(sum_of_shards(first, p.row_warps * 128, shards));
+    if (!kNorm || r.pairs == 0) return result;
+    const float v = bf16_to_float(result);
+    const float partner = __shfl_xor_sync(~0u, v, 4);  // the channel beside it
+    return at_turn < 0 ? result
+                       : float_to_bf16(turned(v, partner, (at_turn & 1) != 0, at_angle.x, at_angle.y));
+  };
+  int owner = of_warp >> 2;
+  if (kBeside) {
+    if (owner < p.row_warps) {
+      const uint16_t result = finish(partial + of_warp * 32 + of_lane, turn, angle);
+      if (first_output >= 0) p.y[first_output] = result;
     }
+    owner += kThreads / 128;
+    choose_output(of_warp, of_lane);
+  }
+  for (; owner < p.row_warps; owner += kThreads / 128) {
+    const int at = kBeside ? (of_warp & 3) * 32 + of_lane : ((n >> 3) * 2 + (m & 1)) * 32 + (n & 7) * 4 + (m >> 1);
+    if (kNorm && r.pairs > 0) turn = turn_of(owner), angle = angle_of(turn);
+    const uint16_t result = finish(partial + owner * 128 + at, turn, angle);
+    const int row = output_of(owner);
     if (m < p.rows && row < p.out) p.y[static_cast<size_t>(m) * p.y_stride + row] = result;
   }
 }
