@@ -10,7 +10,7 @@ constexpr int kWarps = kThreads / 32;
 
 // The experts of a row that may be among its best, when they are few.
 struct Candidates {
-  uint32_t best[kWarps];  // of each warp's experts
+  alignas(16) uint32_t best[kWarps];  // of each warp's experts
   uint32_t count;
   uint2 rank_expert[32];
   float score[32];
@@ -19,16 +19,19 @@ struct Candidates {
 };
 
 // The top_k-th of the warps' bests: so many experts at least are as good, so the best ones are all as good.
-// Whole warps must call.
+// Two lanes count how many are before one warp's best, each among half of them. Whole warps must call.
 __device__ __forceinline__ uint32_t good_enough(const RouteParams& p, const Candidates& c) {
+  static_assert(kWarps == 16);
   const int lane = static_cast<int>(threadIdx.x & 31);
-  const uint32_t mine = lane < kWarps ? c.best[lane] : 0u;
+  const int own = lane & 15, half = lane >> 4 << 3;
+  const uint32_t mine = c.best[own];
+  const uint4 low = *reinterpret_cast<const uint4*>(c.best + half);
+  const uint4 high = *reinterpret_cast<const uint4*>(c.best + half + 4);
+  const uint32_t others[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
   int place = 0;
 #pragma unroll
-  for (int i = 0; i < kWarps; ++i) {
-    const uint32_t other = __shfl_sync(~0u, mine, i);
-    place += other > mine || (other == mine && i < lane);
-  }
+  for (int i = 0; i < 8; ++i) place += others[i] > mine || (others[i] == mine && half + i < own);
+  place += __shfl_xor_sync(~0u, place, 16);
   const uint32_t owner = __ballot_sync(~0u, place + 1 == p.top_k);
   const uint32_t rank = __shfl_sync(~0u, mine, max(__ffs(owner) - 1, 0));
   return owner == 0 ? 1u : max(rank, 1u);
