@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   // ---- the weights: a lane reads back what it has copied itself, so waiting for its own copies is enough
   uint8_t* const weights =
       operands + p.ring_offset + static_cast<size_t>(warp * most) * (2 * kTileBytes) + lane * 16;
-  constexpr bool kStays = kN > 2;  // of 24 rows and more a step is slower with it
+  constexpr bool kStays = kN > 3;  // with 48 rows a step is faster when they do, with fewer slower
   const int half = (count + 1) / 2;
   {
     const uint8_t* from = weight_tiles + static_cast<size_t>(has_tile ? tile : 0) * p.tile_stride +
