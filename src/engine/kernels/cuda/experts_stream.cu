@@ -456,7 +456,7 @@ int block_count(const ExpertStreamParams& p, [[maybe_unused]] const DeviceLimits
 #ifdef SPARK_CUDA_EMULATION
   return static_cast<int>(std::min<int64_t>(most, 3));
 #else
-  const int most_free = device.multiprocessors / (expert_stream_frees(p.inputs.rows) ? 33 : 22);
+  const int most_free = device.multiprocessors / (expert_stream_frees(p.inputs.rows) ? 44 : 22);
   const int free = p.inputs.rows <= kDirectRows ? std::min(p.inputs.rows, most_free) : 0;
   return static_cast<int>(std::min<int64_t>(most, device.multiprocessors - free));
 #endif
