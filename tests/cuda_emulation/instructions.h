@@ -193,7 +193,7 @@ inline void copy_async_16(void* to, const void* from, bool valid = true) {
 inline uint8_t* apart(uint8_t* p) {
   return p;
 }
-inline uint64_t first_out_of_l2(bool = false) {
+inline uint64_t weight_policy(bool = false) {
   return 0;
 }
 inline void copy_weights_16(void* to, const void* from, bool valid = true, bool = false) {

@@ -13,7 +13,7 @@ class ExpertLaunches : public EmulatedExperts, public testing::WithParamInterfac
 TEST_P(ExpertLaunches, AreAsFewAsTheRowsAllow) {
   const int32_t hidden = GetParam();
   const Placed experts = place_experts(hidden);
-  for (const int32_t count : {1, 3, 9, 16, 17}) {
+  for (const int32_t count : {1, 3, 6, 9, 16, 17}) {
     const Step step = make_step(hidden, count);
     EXPECT_EQ(launches([&] { route(step); }), 1U);
     const uint64_t alone = launches([&] { run(experts, step); });

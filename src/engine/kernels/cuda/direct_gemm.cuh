@@ -198,13 +198,14 @@ __global__ void __launch_bounds__((DirectRoom<Format, kChunk, kMany>::kThreads),
     }
   }
   const int shards = opaque(kWarps / p.row_warps * p.warp_shards);
-  // Where a thread's first output belongs, negative: nowhere. It is known before the wait: behind the last barrier every instruction is on the way to the next kernel.
+  // Where a thread's first output belongs, negative: nowhere. It is known before the wait: behind the last
+  // barrier every instruction is on the way to the next kernel.
   constexpr bool kOutputAhead = !kMany && !kCombine;
   int first_output = -1;
   if constexpr (kOutputAhead) {
     const int i = static_cast<int>(threadIdx.x), m = (i & 3) * 2 + (i >> 5 & 1);
-    const int row = (static_cast<int>(blockIdx.x) * p.row_warps + (i >> 7)) * kTileRows + (i >> 6 & 1) * 8 +
-                    (i >> 2 & 7);
+    const int row =
+        (static_cast<int>(blockIdx.x) * p.row_warps + (i >> 7)) * kTileRows + (i >> 6 & 1) * 8 + (i >> 2 & 7);
     first_output = opaque(m < p.rows && row < p.out ? m * static_cast<int>(p.y_stride) + row : -1);
   }
 

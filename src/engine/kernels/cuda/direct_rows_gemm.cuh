@@ -364,7 +364,8 @@ __global__ void __maxnreg__(kUnits <= kFewDirectUnits ? kFewRowRegisters : kRowR
     choose_output(of_warp, of_lane);
   }
   for (; owner < p.row_warps; owner += kThreads / 128) {
-    const int at = kBeside ? (of_warp & 3) * 32 + of_lane : ((n >> 3) * 2 + (m & 1)) * 32 + (n & 7) * 4 + (m >> 1);
+    const int at =
+        kBeside ? (of_warp & 3) * 32 + of_lane : ((n >> 3) * 2 + (m & 1)) * 32 + (n & 7) * 4 + (m >> 1);
     if (kNorm && r.pairs > 0) turn = turn_of(owner), angle = angle_of(turn);
     const uint16_t result = finish(partial + owner * 128 + at, turn, angle);
     const int row = output_of(owner);

@@ -439,7 +439,7 @@ ExpertStreamParams stream_params(const DeviceLimits& device, const ExpertsArgs& 
   // A set of channel groups keeps all warps busy, unless there are too few sets for the blocks.
   const int64_t groups = int64_t{rows} * args.top_k * p.channel_groups;
   // Sixteen of twenty warps a set where that makes the number of units even out: 36 items of 18 + 10 are
-  // eight units for each of 126 blocks, of 18 + 8 they are seven for some and eight for others.
+  // eight units for most of 129 blocks, of 18 + 8 they are seven for some and eight for others.
   const int set_warps = expert_stream_frees(rows) ? kEvenSetWarps : kStreamWarps;
   p.set_groups = static_cast<int>(std::min<int64_t>(set_warps, ceil_div(groups, device.multiprocessors)));
   p.downs = SmallDivisor::of(static_cast<uint32_t>(ceil_div(p.channel_groups, p.set_groups)));
@@ -456,6 +456,7 @@ int block_count(const ExpertStreamParams& p, [[maybe_unused]] const DeviceLimits
 #ifdef SPARK_CUDA_EMULATION
   return static_cast<int>(std::min<int64_t>(most, 3));
 #else
+  // Three suffice for the shared expert's last product, too.
   const int most_free = device.multiprocessors / (expert_stream_frees(p.inputs.rows) ? 44 : 22);
   const int free = p.inputs.rows <= kDirectRows ? std::min(p.inputs.rows, most_free) : 0;
   return static_cast<int>(std::min<int64_t>(most, device.multiprocessors - free));

@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kTallThreads, 1)
   };
   // What a draft multiplies with once a position is small enough to stay in L2 between them.
   constexpr size_t kStays = size_t{16} << 20;
-  const uint64_t policy = first_out_of_l2(static_cast<size_t>(p.row_tiles) * p.tile_stride <= kStays);
+  const uint64_t policy = weight_policy(static_cast<size_t>(p.row_tiles) * p.tile_stride <= kStays);
   // The ring's next copy: a slot holds blocks of one shard.
   int fetch_round = 0, fetch_block = 0, fetch_shard_end = min(p.shard_blocks, p.blocks), fetch_slot = 0;
   const auto fetch_next = [&] {

@@ -225,8 +225,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     for (int i = 0; i < count; ++i, from += kTileBytes) {
       if (i == half) copy_async_commit();
       copy_weights_16(weights + i * (2 * kTileBytes), from, has_tile, kStays);
-      copy_weights_16(weights + i * (2 * kTileBytes) + kTileBytes, from + p.tile_stride, has_tile,
-                      kStays);
+      copy_weights_16(weights + i * (2 * kTileBytes) + kTileBytes, from + p.tile_stride, has_tile, kStays);
     }
     if (count <= half) copy_async_commit();
     copy_async_commit();
