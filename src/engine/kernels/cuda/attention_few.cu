@@ -388,32 +388,38 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (n == 0) s.inverse[head] = kRecordShift / (total + expf(s.sink[head] - s.last_max[head]));
   }
   __syncthreads();
-  barrier_wait(&s.values_there, 0);
 
-  // ---- output: two channels a thread
+  // ---- output: two channels a thread. All but the values is read, and all places are made, while these are
+  // on their way.
   if (thread >= kHeads * kOwnChannels / 2) return;
   const int head = thread / (kOwnChannels / 2);
   if (head0 + head >= a.heads) return;
   const int own = thread % (kOwnChannels / 2) * 2;  // channel
+  const int channel = quarter * kQuarterWidth + own_class * kOwnChannels + own;
+  uint32_t* const to = reinterpret_cast<uint32_t*>(
+      a.o + (static_cast<int64_t>(row) * a.heads + head0 + head) * kMaxWidth + channel);
   // A unit's channels lie in the order 0, 1, 4, 5, 2, 3, 6, 7.
-  const int place = own / 8 * 8 + (own & 2) * 2 + (own & 4) / 2;
-  float2 of[kClasses] = {};
-#pragma unroll
-  for (int c = 0; c < kClasses; ++c) {
-    if (c < chunks) of[c] = *reinterpret_cast<const float2*>(&s.sums.values[c][head][place]);
-  }
+  const float* const sums = &s.sums.values[0][head][own / 8 * 8 + (own & 2) * 2 + (own & 4) / 2];
   float by[kClasses];
 #pragma unroll
   for (int c = 0; c < kClasses; ++c) by[c] = s.class_factor[c][head];
+  const bool any = s.last_max[head] > kInitialMax;
+  const float inverse = s.inverse[head];
+  const bool turns = channel >= kMaxWidth - 2 * a.pairs;
+  const float cosine = turns ? s.angles[own] : 1.0f, sine = turns ? s.angles[own + 1] : 0.0f;
+  barrier_wait(&s.values_there, 0);
+  float2 of[kClasses] = {};
+#pragma unroll
+  for (int c = 0; c < kClasses; ++c) {
+    if (c < chunks) of[c] = *reinterpret_cast<const float2*>(sums + c * kHeads * kOwnChannels);
+  }
   const float2 result = join_four(of, by);
   uint32_t out = 0;
-  const int channel = quarter * kQuarterWidth + own_class * kOwnChannels + own;
-  if (s.last_max[head] > kInitialMax) {
-    out = pack_bf16(result.x * s.inverse[head], result.y * s.inverse[head]);
-    if (channel >= kMaxWidth - 2 * a.pairs) out = rotated_back(out, s.angles[own], s.angles[own + 1]);
+  if (any) {
+    out = pack_bf16(result.x * inverse, result.y * inverse);
+    if (turns) out = rotated_back(out, cosine, sine);
   }
-  *reinterpret_cast<uint32_t*>(a.o + (static_cast<int64_t>(row) * a.heads + head0 + head) * kMaxWidth +
-                               channel) = out;
+  *to = out;
 }
 
 }  // namespace
