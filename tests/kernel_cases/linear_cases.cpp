@@ -204,9 +204,6 @@ void add_linear_cases(std::vector<KernelCase>& cases) {
            }});
     }
   }
-  // More pieces of a prompt's product than the device has multiprocessors: a block takes two.
-  cases.push_back({"linear/fp8/prompt, long",
-                   [] { return linear_problem(WeightFormat::kFp8, 256, 8500, 96, false, 4); }});
   // Where they are packed, products of warps that own all columns: rows of every width of the instruction and
   // of two launches, shards of an odd number of blocks and short ones, tiles that are not there, and more
   // weight rows than the device takes at once.

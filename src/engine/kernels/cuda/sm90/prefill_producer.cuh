@@ -78,33 +78,31 @@ class PrefillProducer {
         thread_(static_cast<int>(threadIdx.x) - kPrefillConsumers),
         lane_(thread_ & 31),
         warp_(thread_ >> 5),
-        weights_to_(opaque(Shape::kWeightsAt + warp_ * kUnits * 512 +
-                           static_cast<int>(wide_chunk(lane_ >> 2, lane_ & 3)))),
-        rows_to_(opaque(Shape::kRowsAt + thread_ / kPieces * Shape::kRowBytes +
-                        static_cast<int>(prefill_row_place<Format>(thread_ / kPieces, thread_ % kPieces)))),
-        chunk_(opaque(static_cast<int>(wide_chunk(lane_ & 7, 0)))),
-        index_(static_cast<int>(blockIdx.x)) {
+        index_(static_cast<int>(blockIdx.x)),
+        items_(prefill_items(p)) {
     choose();
   }
 
   __device__ __forceinline__ void run() {
-    const int blocks = static_cast<int>(gridDim.x);
-    const int items = (prefill_items(p_) - index_ + blocks - 1) / blocks;
-    left_ = items * ((p_.blocks + kPrefillBlocks - 1) / kPrefillBlocks);
-    const int steps = left_;
+    const int steps = (p_.blocks + kPrefillBlocks - 1) / kPrefillBlocks;
+    int left = (items_ - index_ + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x) * steps;
+    Scales scales[Shape::kAhead];
+#pragma unroll
+    for (int i = 0; i < Shape::kAhead; ++i) scales[i] = fetch(i);
+#pragma unroll
+    for (int i = 0; i < Shape::kAhead - 1; ++i) store(scales[i], i);
     // What was read in one turn is stored in the next, when it is there.
-    Scales pending = {};
-    int slot = 0, fetched = 0;
+    Scales pending = scales[Shape::kAhead - 1];
+    int slot = 0, fetched = Shape::kAhead;
     uint32_t emptied = 1;  // parity: in the first round all slots are
 #pragma unroll 1
-    for (int step = -Shape::kAhead; step < steps; ++step) {
+    for (; left > 0; --left) {
       const int stored = fetched == 0 ? Shape::kSlots - 1 : fetched - 1;
       barrier_wait(barrier(fetched, Shape::kEmptyAt), emptied);
       const Scales next = fetch(fetched);
       store(pending, stored);
       pending = next;
       if (++fetched == Shape::kSlots) fetched = 0, emptied ^= 1;
-      if (step < 0) continue;
       copy_async_wait<Shape::kAhead>();
       __syncwarp();
       convert(slot);
@@ -121,8 +119,6 @@ class PrefillProducer {
     uint32_t row, weight;
   };
   static constexpr int kPieces = Shape::kRowBytes / 16;  // of a row in a slot
-  static constexpr int kPieceColumns = Format::kCodes ? 16 : 8;
-  static constexpr int kRowsAtOnce = kPrefillProducers / kPieces;
   static constexpr int kUnits =
       2 * kPrefillBlocks * Format::kBlockBytes / 512;  // of a warp's weights in a slot
 
@@ -130,39 +126,21 @@ class PrefillProducer {
     return reinterpret_cast<uint64_t*>(shared_ + slot * Shape::kSlotBytes + at);
   }
 
-  // Where the item's rows and weights begin: once an item, so that a step adds and copies.
   __device__ __forceinline__ void choose() {
-    const PrefillItem item = prefill_item(p_, index_);
-    const int tile = item.first_tile + warp_ * 2;
-    tiles_ = p_.row_tiles - tile;
-    weights_ =
-        (item.second ? p_.second_tiles : p_.tiles) + static_cast<size_t>(tile) * p_.tile_stride + lane_ * 16;
-    const int group = p_.rows_per_group > 0 ? item.first_tile * kTileRows / p_.rows_per_group : 0;
-    column_ = group * p_.cols + thread_ % kPieces * kPieceColumns;
-    row_ = item.first_row + thread_ / kPieces;
-    row_scales_ =
-        static_cast<uint32_t>(min(item.first_row + thread_, p_.rows - 1)) * static_cast<uint32_t>(p_.blocks);
-    const int thirty_two = item.first_tile / 2 + thread_;
-    weight_scales_ =
-        thread_ < kPrefillWeightScales && thirty_two * 2 < p_.row_tiles
-            ? (item.second ? p_.second_scales : p_.scales) + static_cast<size_t>(thirty_two) * p_.blocks
-            : nullptr;
+    item_ = prefill_item(p_, index_);
   }
 
   // Starts the next step's copies and closes their group, also when there is no step; returns its scales.
   __device__ __forceinline__ Scales fetch(int slot) {
     Scales scales = {};
-    if (left_ > 0) {
-      const int blocks = p_.blocks - first_;  // that are left
-      copy_weights(shared_ + slot * Shape::kSlotBytes, blocks);
-      copy_rows(shared_ + slot * Shape::kSlotBytes, blocks);
-      if constexpr (Format::kCodes) scales.row = read_two(p_.x_scales + row_scales_ + first_, blocks);
-      if constexpr (Format::kWeightScale) {
-        if (weight_scales_ != nullptr) scales.weight = read_two(weight_scales_ + first_, blocks);
-      }
-      first_ += kPrefillBlocks, --left_;
+    if (index_ < items_) {
+      const int first = step_ * kPrefillBlocks, blocks = p_.blocks - first;  // that are left
+      copy_weights(shared_ + slot * Shape::kSlotBytes + Shape::kWeightsAt, first, blocks);
+      copy_rows(shared_ + slot * Shape::kSlotBytes + Shape::kRowsAt, first, blocks);
+      scales = read_scales(first, blocks);
+      ++step_;
       if (blocks <= kPrefillBlocks) {
-        first_ = 0, index_ += static_cast<int>(gridDim.x);
+        step_ = 0, index_ += static_cast<int>(gridDim.x);
         choose();
       }
     }
@@ -170,41 +148,64 @@ class PrefillProducer {
     return scales;
   }
 
-  // What is not there becomes zeros.
-  __device__ __forceinline__ void copy_weights(uint8_t* slot, int blocks) {
+  __device__ __forceinline__ void copy_weights(uint8_t* to, int first, int blocks) const {
     constexpr int kTileUnits = kUnits / 2, kBlockUnits = Format::kBlockBytes / 512;
+    const int tile = item_.first_tile + warp_ * 2;
+    const uint8_t* const from = (item_.second ? p_.second_tiles : p_.tiles) +
+                                static_cast<size_t>(tile) * p_.tile_stride +
+                                static_cast<size_t>(first) * Format::kBlockBytes + lane_ * 16;
     // The four pieces of two rows where eight lanes read them without a conflict.
-    uint8_t* const to = slot + weights_to_;
-    const uint8_t* from = weights_;
+    to += warp_ * kUnits * 512 + wide_chunk(lane_ >> 2, lane_ & 3);
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
-      if (u == kTileUnits) from += p_.tile_stride;
-      copy_async_16(to + u * 512, from + u % kTileUnits * 512,
-                    u / kTileUnits < tiles_ && u % kTileUnits / kBlockUnits < blocks);
+      const bool valid = tile + u / kTileUnits < p_.row_tiles && u % kTileUnits / kBlockUnits < blocks;
+      copy_async_16(to + u * 512,
+                    valid ? from + u / kTileUnits * p_.tile_stride + u % kTileUnits * 512 : p_.tiles, valid);
     }
-    weights_ += kPrefillBlocks * Format::kBlockBytes;
   }
-  __device__ __forceinline__ void copy_rows(uint8_t* slot, int blocks) const {
-    const bool valid = thread_ % kPieces / (kPieces / kPrefillBlocks) < blocks;
-    uint8_t* const to = slot + rows_to_;
-    // Rows that the step does not have are copies of its last: what they give is nobody's.
+
+  // Rows that the step does not have are copies of its last: what they give is nobody's.
+  __device__ __forceinline__ void copy_rows(uint8_t* to, int first, int blocks) const {
+    constexpr int kRowsAtOnce = kPrefillProducers / kPieces;
+    const int piece = thread_ % kPieces, row0 = thread_ / kPieces;
+    const bool valid = piece / (kPieces / kPrefillBlocks) < blocks;
+    const int group = p_.rows_per_group > 0 ? item_.first_tile * kTileRows / p_.rows_per_group : 0;
+    const uint32_t column = static_cast<uint32_t>(group * p_.cols + (valid ? first * 32 : 0)) +
+                            static_cast<uint32_t>(valid ? piece * (Format::kCodes ? 16 : 8) : 0);
+    to += row0 * Shape::kRowBytes + prefill_row_place<Format>(row0, piece);
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-      const uint32_t from = static_cast<uint32_t>(min(row_ + i * kRowsAtOnce, p_.rows - 1)) *
-                                static_cast<uint32_t>(p_.x_stride) +
-                            static_cast<uint32_t>(column_);
+      const int row = min(item_.first_row + row0 + i * kRowsAtOnce, p_.rows - 1);
+      const uint32_t at = static_cast<uint32_t>(row) * static_cast<uint32_t>(p_.x_stride) + column;
       if constexpr (Format::kCodes) {
-        copy_async_16(to + i * kRowsAtOnce * Shape::kRowBytes, p_.x_codes + first_ * 32 + from, valid);
+        copy_async_16(to + i * kRowsAtOnce * Shape::kRowBytes, p_.x_codes + at, valid);
       } else {
-        copy_async_16(to + i * kRowsAtOnce * Shape::kRowBytes, p_.x + first_ * 32 + from, valid);
+        copy_async_16(to + i * kRowsAtOnce * Shape::kRowBytes, p_.x + at, valid);
       }
     }
   }
 
-  // Of two blocks; without the second, only the first's.
+  // Of blocks `first` and `first` + 1; without the second, only the first's.
   __device__ __forceinline__ uint32_t read_two(const uint8_t* from, int blocks) const {
-    if (p_.blocks % 2 == 0) return *reinterpret_cast<const uint16_t*>(from);
-    return from[0] | (blocks > 1 ? uint32_t{from[1]} << 8 : 0u);
+    if (p_.blocks % 2 == 0) return __ldg(reinterpret_cast<const uint16_t*>(from));
+    return blocks > 1 ? from[0] | uint32_t{from[1]} << 8 : uint32_t{from[0]};
+  }
+  __device__ __forceinline__ Scales read_scales(int first, int blocks) const {
+    Scales scales = {};
+    if constexpr (Format::kCodes) {
+      const int row = min(item_.first_row + thread_, p_.rows - 1);
+      const uint8_t* const from = p_.x_scales + static_cast<size_t>(row) * p_.blocks + first;
+      scales.row = p_.blocks % 2 == 0 ? *reinterpret_cast<const uint16_t*>(from)
+                                      : from[0] | (blocks > 1 ? uint32_t{from[1]} << 8 : 0u);
+    }
+    if constexpr (Format::kWeightScale) {
+      const int rows = item_.first_tile / 2 + thread_;  // of 32
+      if (thread_ < kPrefillWeightScales && rows * 2 < p_.row_tiles)
+        scales.weight = read_two(
+            (item_.second ? p_.second_scales : p_.scales) + static_cast<size_t>(rows) * p_.blocks + first,
+            blocks);
+    }
+    return scales;
   }
   __device__ __forceinline__ void store(const Scales& scales, int slot) const {
     uint8_t* const to = shared_ + slot * Shape::kSlotBytes;
@@ -228,39 +229,46 @@ class PrefillProducer {
   // are whole chunks of 16 bytes.
   __device__ __forceinline__ void convert(int slot) const {
     uint8_t* const base = shared_ + slot * Shape::kSlotBytes;
-    const auto chunk = [&](int c) { return chunk_ ^ (c << 4); };
+    const int g = lane_ & 7;
     const uint8_t* const from = base + Shape::kWeightsAt + (warp_ * kUnits + (lane_ >> 3)) * 512;
     if constexpr (Format::kWeightScale) {
       uint8_t* const to = base + (lane_ >> 3 & 1) * kPrefillBlock + (warp_ * 2 + (lane_ >> 4)) * 1024;
       uint4 v[4];
 #pragma unroll
-      for (int t = 0; t < 4; ++t) v[t] = *reinterpret_cast<const uint4*>(from + chunk(t));
-      const auto write = [&](int half, int pair, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-        const uint2 h[4] = {half_of(a), half_of(b), half_of(c), half_of(d)};
-        *reinterpret_cast<uint4*>(to + chunk(pair * 2) + half * 512) =
-            make_uint4(h[0].x, h[1].x, h[2].x, h[3].x);
-        *reinterpret_cast<uint4*>(to + chunk(pair * 2 + 1) + half * 512) =
-            make_uint4(h[0].y, h[1].y, h[2].y, h[3].y);
-      };
-      write(0, 0, v[0].x, v[1].x, v[2].x, v[3].x);
-      write(0, 1, v[0].y, v[1].y, v[2].y, v[3].y);
-      write(1, 0, v[0].z, v[1].z, v[2].z, v[3].z);
-      write(1, 1, v[0].w, v[1].w, v[2].w, v[3].w);
+      for (int t = 0; t < 4; ++t) v[t] = *reinterpret_cast<const uint4*>(from + wide_chunk(g, t));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int pair = 0; pair < 2; ++pair) {
+          uint2 h[4];
+#pragma unroll
+          for (int t = 0; t < 4; ++t) {
+            h[t] = half_of(half == 0 ? (pair == 0 ? v[t].x : v[t].y) : (pair == 0 ? v[t].z : v[t].w));
+          }
+          *reinterpret_cast<uint4*>(to + wide_chunk(half * 8 + g, pair * 2)) =
+              make_uint4(h[0].x, h[1].x, h[2].x, h[3].x);
+          *reinterpret_cast<uint4*>(to + wide_chunk(half * 8 + g, pair * 2 + 1)) =
+              make_uint4(h[0].y, h[1].y, h[2].y, h[3].y);
+        }
+      }
     } else {
-      // Units of 512 bytes: of each block the first step of 16 columns, then the second.
-      const int first_chunk = lane_ >> 3 & 1 ? chunk(2) : chunk(0);
-      const int second_chunk = lane_ >> 3 & 1 ? chunk(3) : chunk(1);
 #pragma unroll
       for (int tile = 0; tile < 2; ++tile) {
+        // Units of 512 bytes: of each block the first step of 16 columns, then the second.
+        const int step = lane_ >> 3 & 1;
         uint8_t* const to = base + (lane_ >> 4) * kPrefillBlock + (warp_ * 2 + tile) * 1024;
         uint4 v[4];
 #pragma unroll
-        for (int t = 0; t < 4; ++t)
-          v[t] = *reinterpret_cast<const uint4*>(from + tile * (kUnits / 2) * 512 + chunk(t));
-        *reinterpret_cast<uint4*>(to + first_chunk) = make_uint4(v[0].x, v[1].x, v[2].x, v[3].x);
-        *reinterpret_cast<uint4*>(to + first_chunk + 512) = make_uint4(v[0].y, v[1].y, v[2].y, v[3].y);
-        *reinterpret_cast<uint4*>(to + second_chunk) = make_uint4(v[0].z, v[1].z, v[2].z, v[3].z);
-        *reinterpret_cast<uint4*>(to + second_chunk + 512) = make_uint4(v[0].w, v[1].w, v[2].w, v[3].w);
+        for (int t = 0; t < 4; ++t) {
+          v[t] = *reinterpret_cast<const uint4*>(from + tile * (kUnits / 2) * 512 + wide_chunk(g, t));
+        }
+        *reinterpret_cast<uint4*>(to + wide_chunk(g, step * 2)) = make_uint4(v[0].x, v[1].x, v[2].x, v[3].x);
+        *reinterpret_cast<uint4*>(to + wide_chunk(g + 8, step * 2)) =
+            make_uint4(v[0].y, v[1].y, v[2].y, v[3].y);
+        *reinterpret_cast<uint4*>(to + wide_chunk(g, step * 2 + 1)) =
+            make_uint4(v[0].z, v[1].z, v[2].z, v[3].z);
+        *reinterpret_cast<uint4*>(to + wide_chunk(g + 8, step * 2 + 1)) =
+            make_uint4(v[0].w, v[1].w, v[2].w, v[3].w);
       }
     }
   }
@@ -277,17 +285,11 @@ class PrefillProducer {
   const StreamGemmParams& p_;
   uint8_t* const shared_;
   const int thread_, lane_, warp_;
-  const int weights_to_, rows_to_;  // places in a slot of what this thread copies
-  const int chunk_;                 // the first of a row that it converts
-  // The next step that is fetched: its first block, and where its item's rows and weights are.
-  int first_ = 0;
+  // The next step that is fetched.
   int index_;
-  int left_ = 0;            // steps
-  int tiles_;               // of the warp's that exist, if fewer than two
-  const uint8_t* weights_;  // of the step
-  int row_, column_;        // of the thread's first piece
-  uint32_t row_scales_;
-  const uint8_t* weight_scales_;
+  const int items_;
+  int step_ = 0;
+  PrefillItem item_;
 };
 
 }  // namespace spark::engine::cuda
