@@ -7,10 +7,6 @@
 
 namespace spark::engine::cuda {
 
-template <int kRegisters>
-void fewer_registers() {}
-template <int kRegisters>
-void more_registers() {}
 inline void wgmma_fence() {}
 inline void wgmma_commit() {}
 inline void wgmma_operands_written() {}

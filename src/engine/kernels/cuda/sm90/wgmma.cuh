@@ -18,16 +18,6 @@
 
 namespace spark::engine::cuda {
 
-// Registers of this thread from here on, for all warps of a warpgroup: what some give back, others may have.
-template <int kRegisters>
-__device__ __forceinline__ void fewer_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-template <int kRegisters>
-__device__ __forceinline__ void more_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-
 // Before the first product, and before one whose registers something else has touched.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -72,14 +62,6 @@ SPARK_WGMMA(6, "m64n48k16",
             "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23",
             "%24,%25,%26,%27", "%28", "%29", SPARK_D(0), SPARK_D(1), SPARK_D(2), SPARK_D(3), SPARK_D(4),
             SPARK_D(5))
-SPARK_WGMMA(16, "m64n128k16",
-            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-            "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-            "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63",
-            "%64,%65,%66,%67", "%68", "%69", SPARK_D(0), SPARK_D(1), SPARK_D(2), SPARK_D(3), SPARK_D(4),
-            SPARK_D(5), SPARK_D(6), SPARK_D(7), SPARK_D(8), SPARK_D(9), SPARK_D(10), SPARK_D(11), SPARK_D(12),
-            SPARK_D(13), SPARK_D(14), SPARK_D(15))
 #undef SPARK_WGMMA
 #undef SPARK_WGMMA_TYPE
 #undef SPARK_D
