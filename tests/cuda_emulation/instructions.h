@@ -17,6 +17,13 @@ inline uint32_t pack_bf16(float low, float high) {
   return engine::float_to_bf16(low) | static_cast<uint32_t>(engine::float_to_bf16(high)) << 16;
 }
 
+inline float min_or_nan(float a, float b) {
+  return a != a || b != b ? NAN : std::fmin(a, b);
+}
+inline float max_or_nan(float a, float b) {
+  return a != a || b != b ? NAN : std::fmax(a, b);
+}
+
 // FP16 bits to FP32, subnormals included.
 inline float half_to_float(uint32_t bits) {
   const uint32_t exponent = (bits >> 10) & 31u, mantissa = bits & 1023u;

@@ -57,6 +57,7 @@ struct ExpertShape {
   float limit = 4;
   double sigma = 1;
   bool edges = false;
+  bool broken = false;  // the last row has a block without a number
 };
 
 HostExpert random_expert(Random& random, WeightFormat format, const ExpertShape& s) {
@@ -78,6 +79,10 @@ Problem experts_problem(const ExpertShape& s) {
   std::vector<uint16_t> x = bf16_values(random, static_cast<size_t>(s.rows) * hidden, s.sigma);
   QuantisedHost x_q = quantised(x);
   if (s.edges) add_edges(random, x_q.codes, x_q.scales);
+  if (s.broken) {
+    std::fill(x_q.codes.end() - 32, x_q.codes.end(), uint8_t{0});
+    x_q.scales.back() = 255;
+  }
   std::vector<int32_t> chosen;
   for (int32_t t = 0; t < s.rows; ++t) {
     std::vector<int32_t> row;
@@ -173,6 +178,7 @@ void add_expert_cases(std::vector<KernelCase>& cases) {
   cases.push_back({"route/equal scores", [] { return route_problem(3, 384, 6, true, false, true); }});
   cases.push_back({"route/top 18 of 24", [] { return route_problem(3, 24, 18, false, false, true); }});
   cases.push_back({"route/top 20 of 300", [] { return route_problem(3, 300, 20, false, false, true); }});
+  cases.push_back({"route/top 32 of 512", [] { return route_problem(3, 512, 32, false, true, true); }});
   const auto add = [&](const std::string& name, const ExpertShape& shape) {
     cases.push_back({"experts/" + name, [shape] { return experts_problem(shape); }});
   };
@@ -186,6 +192,9 @@ void add_expert_cases(std::vector<KernelCase>& cases) {
   add("clamped", {.rows = 5, .limit = 0.5F, .sigma = 8});
   add("one expert", {.rows = 9, .experts = 1, .top_k = 1});
   add("real widths", {.rows = 3, .hidden = 5120, .width = 576, .experts = 4, .top_k = 2, .limit = 10});
+  add("broken row", {.rows = 2, .width = 32, .experts = 3, .top_k = 1, .broken = true});
+  add("broken row, item by item",
+      {.rows = 2, .hidden = 96, .width = 32, .experts = 3, .top_k = 1, .broken = true});
   add("wider", {.rows = 3, .hidden = 512, .width = 320, .experts = 5, .top_k = 2, .limit = 10});
   cases.push_back({"draft/tiny", [] { return draft_problem(3, 5, 640, 128, 32, false); }});
   cases.push_back({"draft/ragged", [] { return draft_problem(2, 3, 101, 96, 40, false); }});
