@@ -31,8 +31,15 @@ struct LabFlags {
   std::string guard;
   bool json = false;
   ops::LabFault fault;
-  std::vector<std::string> command;
+  std::vector<std::string> command;       // words that the parser has seen
+  std::vector<std::string> command_rest;  // and those behind "--", as they were given
   std::string until;
+
+  std::vector<std::string> whole_command() const {
+    std::vector<std::string> words = command;
+    words.insert(words.end(), command_rest.begin(), command_rest.end());
+    return words;
+  }
 
   // One name for a directory, however it is spelt: the lab's ID comes from it.
   std::string absolute() const {
@@ -128,14 +135,16 @@ void run_status(const LabFlags& flags, Outcome& outcome) {
 
 void run_shell(const LabFlags& flags) {
   const ops::LabState state = ops::load_lab(flags.absolute());
-  std::vector<std::string> words = flags.command;
+  std::vector<std::string> words = flags.whole_command();
   if (words.empty())
     words = {"env", "TERM=" + std::string(std::getenv("TERM") ? std::getenv("TERM") : "dumb"), "bash", "-l"};
   become(ops::node_command(state, flags.fault.node, words));
 }
 
 void run_operator(const LabFlags& flags) {
-  become(ops::operator_command(ops::load_lab(flags.absolute()), flags.command));
+  const std::vector<std::string> words = flags.whole_command();
+  if (words.empty()) throw CLI::RequiredError("COMMAND");
+  become(ops::operator_command(ops::load_lab(flags.absolute()), words));
 }
 
 void run_fault(const LabFlags& flags) {
@@ -208,7 +217,7 @@ void add_looks(CLI::App* command, const std::shared_ptr<LabFlags>& flags, Outcom
   shell->callback([flags] { run_shell(*flags); });
 
   CLI::App* run = command->add_subcommand("run", "A command of this machine on the lab's management network");
-  run->add_option("COMMAND", flags->command, "Put -- before it")->required();
+  run->add_option("COMMAND", flags->command, "Put -- before it");
   run->footer("Example: spark lab run -- curl http://192.0.2.1:8000/v1/models");
   run->callback([flags] { run_operator(*flags); });
 
@@ -225,8 +234,10 @@ void add_looks(CLI::App* command, const std::shared_ptr<LabFlags>& flags, Outcom
 
 }  // namespace
 
-void add_lab_command(CLI::App& app, Outcome& outcome, const SiteOptions& site) {
+void add_lab_command(CLI::App& app, Outcome& outcome, const SiteOptions& site,
+                     const std::vector<std::string>& command_words) {
   auto flags = std::make_shared<LabFlags>();
+  flags->command_rest = command_words;
   CLI::App* command = app.add_subcommand("lab", "A cluster of virtual nodes on this machine");
   command->require_subcommand(1);
   command->fallthrough();

@@ -15,6 +15,9 @@
 // main() prints it and exits with kFindings.
 #pragma once
 
+#include <string>
+#include <vector>
+
 namespace CLI {
 class App;
 }
@@ -46,7 +49,9 @@ void add_config_command(CLI::App& app, const SiteOptions& options);
 void add_doctor_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);
 void add_fabric_command(CLI::App& app, const SiteOptions& options);
 void add_host_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);
-void add_lab_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);
+// `command`: what was given behind "--", word for word.
+void add_lab_command(CLI::App& app, Outcome& outcome, const SiteOptions& options,
+                     const std::vector<std::string>& command);
 void add_model_command(CLI::App& app, Outcome& outcome);
 void add_plan_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);
 void add_probe_command(CLI::App& app, Outcome& outcome, const SiteOptions& options);

@@ -2,6 +2,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "../run_program.h"
 #include "commands.h"
@@ -29,7 +32,23 @@ std::string misspelt_command(const CLI::App& app, int argc, char** argv) {
   return {};
 }
 
+// What stands behind "--" of `lab shell` and `lab run` is another program's command. The parser does not see
+// it: it takes a word in brackets for a list, and drops them.
+std::vector<std::string> take_lab_command(int& argc, char** argv) {
+  char** const end =
+      std::find_if(argv, argv + argc, [](const char* word) { return std::string_view(word) == "--"; });
+  const auto word = [&](char** from, std::initializer_list<std::string_view> names) {
+    return std::find_if(
+        from, end, [&](const char* w) { return std::find(names.begin(), names.end(), w) != names.end(); });
+  };
+  if (end == argv + argc || word(word(argv, {"lab"}), {"shell", "run"}) == end) return {};
+  std::vector<std::string> command(end + 1, argv + argc);
+  argc = static_cast<int>(end - argv);
+  return command;
+}
+
 int run(int argc, char** argv) {
+  const std::vector<std::string> lab_command = take_lab_command(argc, argv);
   CLI::App app("DeepSeek V4.1 Flash on small clusters: serve it, measure it, look after it.", "spark");
   app.set_version_flag("--version", std::string("spark ") + SPARK_VERSION);
   app.require_subcommand(1);
@@ -42,7 +61,7 @@ int run(int argc, char** argv) {
   add_doctor_command(app, outcome, site);
   add_fabric_command(app, site);
   add_host_command(app, outcome, site);
-  add_lab_command(app, outcome, site);
+  add_lab_command(app, outcome, site, lab_command);
   add_model_command(app, outcome);
   add_plan_command(app, outcome, site);
   add_probe_command(app, outcome, site);

@@ -24,6 +24,9 @@ on node1 'echo mine >/root/mine; echo mine >/usr/share/mine'
 on node2 'ls /root/mine /usr/share/mine' 2>/dev/null && fail "nodes share files"
 [ ! -e /usr/share/mine ] || fail "a node writes to this machine"
 on node1 'ls -A /root /home' | grep -q '\.ssh' && fail "keys of this machine are in a node"
+# What stands behind "--" arrives word for word.
+[ "$(in_node node1 printf '%s|' '[ -e' '[a,b]' --dir -- '')" = '[ -e|[a,b]|--dir|--||' ] || fail "a command of lab shell is changed"
+[ "$("$spark" lab run --dir "$lab" -- printf '%s|' '[a]' --help)" = '[a]|--help|' ] || fail "a command of lab run is changed"
 if command -v ping >/dev/null; then
   reaches node1 10.12.1.2 || fail "no cable from node1 to node2"
   reaches node2 10.23.2.3 || fail "no second stripe from node2 to node3"
